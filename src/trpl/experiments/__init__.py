@@ -1,0 +1,1 @@
+"""What is run: configurations, presets, runs and their records."""
