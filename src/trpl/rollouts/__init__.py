@@ -1,0 +1,32 @@
+"""How data is gathered: environments, normalisation, collection, advantages, evaluation, video.
+
+Importing this package registers the project's own tasks with Gymnasium under `trpl/`.
+"""
+
+from trpl.rollouts.advantages import generalised_advantages
+from trpl.rollouts.collection import Actor, Collector, Rollout
+from trpl.rollouts.environments import (
+    Environment,
+    FaultyEnvironmentError,
+    ReplayError,
+    UnsupportedSpaceError,
+    make_environment,
+)
+from trpl.rollouts.evaluation import Evaluation, Evaluator
+from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
+
+__all__ = [
+    "Actor",
+    "Collector",
+    "Environment",
+    "Evaluation",
+    "Evaluator",
+    "FaultyEnvironmentError",
+    "ObservationNormaliser",
+    "ReplayError",
+    "RewardNormaliser",
+    "Rollout",
+    "UnsupportedSpaceError",
+    "generalised_advantages",
+    "make_environment",
+]

@@ -1,0 +1,219 @@
+"""Rollouts: steps of one or many environments under a stochastic policy, collected in NumPy.
+
+The loop over steps holds what has to happen at every step and nothing else: act, step, normalise. Noise is drawn once per
+rollout; rewards, episode statistics and next observations are worked out afterwards for the whole rollout at once.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from trpl.rollouts.environments import Environment
+from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
+
+ENVIRONMENT_STREAM, NOISE_STREAM = 101, 102  # third word of the seeds [seed, iteration or index, stream]
+
+
+class Actor(Protocol):
+    """A policy as NumPy sees it: normalised observations, float32 [obs] or [N, obs], to mean and scale.
+
+    `mean` has the axes of the observations. `scale` is a standard deviation [act] or a Cholesky factor [act, act] where it
+    is one for all states, and has the observations' leading axis in front where it depends on the state;
+    `full_covariance` says which of the two it is, `contextual` whether it depends on the state.
+    """
+
+    full_covariance: bool
+    contextual: bool
+
+    def __call__(self, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+class Rollout(NamedTuple):
+    """T steps of N environments, time first."""
+
+    observations: np.ndarray  # float32 [T, N, obs], normalised: what the policy saw
+    next_observations: np.ndarray  # float32 [T, N, obs], normalised, the true next one, before any reset
+    actions: np.ndarray  # float32 [T, N, act], raw
+    rewards: np.ndarray  # float32 [T, N], normalised where rewards are
+    terminated: np.ndarray  # bool [T, N]
+    truncated: np.ndarray  # bool [T, N]
+    episode_returns: np.ndarray  # float64 [episodes that finished], raw rewards
+    episode_lengths: np.ndarray  # int64 [episodes that finished]
+
+
+class Collector:
+    """Steps environments under a policy; episodes run on from one rollout to the next."""
+
+    def __init__(
+        self,
+        env_id: str,
+        *,
+        num_envs: int = 1,
+        seed: int,
+        discount: float = 0.99,
+        normalise_observations: bool = True,
+        observation_clip: float | None = None,
+        normalise_rewards: bool = False,
+        reward_clip: float | None = None,
+    ):
+        if num_envs < 1:
+            raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+        self.env_id, self.seed, self.num_envs = env_id, seed, num_envs
+        self.environments = [
+            Environment(env_id, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)
+        ]
+        self.observation_size = self.environments[0].observation_size
+        self.action_size = self.environments[0].action_size
+        self.normaliser = ObservationNormaliser(
+            self.observation_size, clip=observation_clip, enabled=normalise_observations
+        )
+        self.reward_normaliser = RewardNormaliser(
+            num_envs, discount=discount, clip=reward_clip, enabled=normalise_rewards
+        )
+        self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, dtype=np.int64)
+        self._raw = np.stack([environment.begin() for environment in self.environments])
+        self._normalised = self.normaliser.observe(self._squeezed(self._raw))
+
+    def collect(self, actor: Actor, *, num_steps: int, iteration: int) -> Rollout:
+        """`num_steps` steps of every environment; exploration noise is a function of (seed, iteration)."""
+        shape = (num_steps, self.num_envs)
+        observations = np.empty((*shape, self.observation_size), np.float32)
+        actions = np.empty((*shape, self.action_size), np.float32)
+        rewards = np.empty(shape)
+        terminated, truncated = np.zeros(shape, bool), np.zeros(shape, bool)
+        final_observations: list[tuple[int, int, np.ndarray]] = []
+        noise = self._noise(actor, num_steps, iteration)
+        perturb = _perturbation(actor)
+
+        # one environment: rows without the axis of environments, which NumPy handles faster
+        single = self.num_envs == 1
+        seen, acted = (observations[:, 0], actions[:, 0]) if single else (observations, actions)
+        rows = list(enumerate(self.environments))
+        raw, current, observe = self._raw, self._normalised, self.normaliser.observe
+        raw_view = raw[0] if single else raw
+        for t in range(num_steps):
+            seen[t] = current
+            mean, scale = actor(current)
+            acted[t] = perturb(mean, scale, noise[t])
+            for n, environment in rows:
+                observation, rewards[t, n], ends, stops = environment.step(actions[t, n])
+                if ends or stops:
+                    terminated[t, n], truncated[t, n] = ends, stops
+                    final_observations.append((t, n, self.normaliser(observation)))
+                    observation = environment.begin()
+                raw[n] = observation
+            current = observe(raw_view)
+        self._normalised = current
+
+        next_observations = np.empty_like(observations)
+        next_observations[:-1] = observations[1:]
+        next_observations[-1] = current
+        for t, n, observation in final_observations:
+            next_observations[t, n] = observation
+        ended = terminated | truncated
+        episode_returns, episode_lengths = self._finished_episodes(rewards, ended)
+        return Rollout(
+            observations=observations,
+            next_observations=next_observations,
+            actions=actions,
+            rewards=self.reward_normaliser(rewards, ended),
+            terminated=terminated,
+            truncated=truncated,
+            episode_returns=episode_returns,
+            episode_lengths=episode_lengths,
+        )
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Everything needed to go on: named arrays, and a dictionary that JSON can hold."""
+        arrays = {
+            "observations": self._raw.copy(),
+            "normalised": np.array(self._normalised),
+            "returns": self._returns.copy(),
+            "lengths": self._lengths.copy(),
+            **_prefixed("observation_normaliser", self.normaliser.state()),
+            **_prefixed("reward_normaliser", self.reward_normaliser.state()),
+        }
+        meta: dict[str, Any] = {"env_id": self.env_id, "environments": []}
+        for n, environment in enumerate(self.environments):
+            arrays[f"actions.{n}"], environment_meta = environment.state()
+            meta["environments"].append(environment_meta)
+        return arrays, meta
+
+    def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+        """Go back to what `state` described, by doing the unfinished episodes again."""
+        if meta["env_id"] != self.env_id or len(meta["environments"]) != self.num_envs:
+            raise ValueError(
+                f"the saved state is of {len(meta['environments'])} × {meta['env_id']}, not of"
+                f" {self.num_envs} × {self.env_id}"
+            )
+        self._raw = np.array(arrays["observations"], dtype=np.float64)
+        self._normalised = np.array(arrays["normalised"], dtype=np.float32)
+        self._returns, self._lengths = np.array(arrays["returns"]), np.array(arrays["lengths"])
+        self.normaliser.restore(_under("observation_normaliser", arrays))
+        self.reward_normaliser.restore(_under("reward_normaliser", arrays))
+        for n, (environment, environment_meta) in enumerate(zip(self.environments, meta["environments"], strict=True)):
+            environment.restore(arrays[f"actions.{n}"], environment_meta, observation=self._raw[n])
+
+    def close(self) -> None:
+        for environment in self.environments:
+            environment.close()
+
+    def _squeezed(self, batch: np.ndarray) -> np.ndarray:
+        return batch[0] if self.num_envs == 1 else batch
+
+    def _noise(self, actor: Actor, num_steps: int, iteration: int) -> np.ndarray:
+        """Standard normal noise [T, (N,) act], already scaled where one covariance serves all states."""
+        generator = np.random.default_rng([self.seed, iteration, NOISE_STREAM])
+        noise = generator.standard_normal((num_steps, self.num_envs, self.action_size), dtype=np.float32)
+        if self.num_envs == 1:
+            noise = noise[:, 0]
+        if not actor.contextual:
+            scale = actor(self._normalised)[1]
+            noise = noise @ scale.T if actor.full_covariance else noise * scale
+        return noise
+
+    def _finished_episodes(self, rewards: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns and lengths of the episodes that ended, in order of time, and the running sums of those that did not."""
+        finished: list[tuple[int, int, float, int]] = []
+        for n in range(self.num_envs):
+            start = 0
+            for t in np.flatnonzero(ended[:, n]):
+                finished.append(
+                    (
+                        int(t),
+                        n,
+                        self._returns[n] + rewards[start : t + 1, n].sum(),
+                        self._lengths[n] + t + 1 - start,
+                    )
+                )
+                self._returns[n], self._lengths[n], start = 0.0, 0, t + 1
+            self._returns[n] += rewards[start:, n].sum()
+            self._lengths[n] += len(rewards) - start
+        finished.sort()
+        return (
+            np.array([episode[2] for episode in finished], dtype=np.float64),
+            np.array([episode[3] for episode in finished], dtype=np.int64),
+        )
+
+
+def derived_seed(*words: int) -> int:
+    """A seed that is a function of the words, for generators that take one number."""
+    return int(np.random.SeedSequence(words).generate_state(1)[0])
+
+
+def _perturbation(actor: Actor) -> Any:
+    """How noise moves the mean: already scaled noise, or a standard deviation or Cholesky factor per state."""
+    if not actor.contextual:
+        return lambda mean, scale, noise: mean + noise
+    if actor.full_covariance:
+        return lambda mean, chol, noise: mean + (chol @ noise[..., None])[..., 0]
+    return lambda mean, std, noise: mean + std * noise
+
+
+def _prefixed(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"{prefix}.{name}": array for name, array in arrays.items()}
+
+
+def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix(f"{prefix}."): array for name, array in arrays.items() if name.startswith(f"{prefix}.")}

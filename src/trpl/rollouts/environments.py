@@ -1,0 +1,150 @@
+"""Gymnasium environments behind one door: made, checked, stepped with guards, and replayable.
+
+Everything that can go wrong in somebody else's environment is turned here into one exception that says which
+environment, which episode and which step. An `Environment` also remembers how its current episode came about (the state
+of its generator at the last reset and the actions since), so that a run can be resumed in the middle of an episode without
+knowing anything about the simulator: restoring is doing it again.
+"""
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+SUPPORTED_SPACES = (
+    "supported are observations and actions that are Box spaces with one axis (vectors of numbers, actions of floats)"
+)
+
+
+class UnsupportedSpaceError(ValueError):
+    """An observation or action space that Gaussian policies on vectors cannot serve."""
+
+
+class FaultyEnvironmentError(RuntimeError):
+    """An environment raised, or returned something that is not an observation or a reward."""
+
+
+class ReplayError(RuntimeError):
+    """Doing an episode again did not lead to the same observation: the environment is not deterministic."""
+
+
+def make_environment(env_id: str, *, render_mode: str | None = None) -> gym.Env:
+    """The Gymnasium environment `env_id`, its spaces checked.
+
+    Gymnasium's passive checker stays off: `Environment` does the checks that matter at a tenth of the cost. Its notice
+    that a v4 task has a successor is silenced, since v4 is what published results compare with.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is out of date.*")
+        env = gym.make(env_id, disable_env_checker=True, render_mode=render_mode)
+    check_spaces(env.observation_space, env.action_space, env_id=env_id)
+    return env
+
+
+def check_spaces(observation_space: gym.Space, action_space: gym.Space, *, env_id: str) -> None:
+    """Raise `UnsupportedSpaceError` unless both spaces are vectors."""
+    for role, space in (("observation", observation_space), ("action", action_space)):
+        if not isinstance(space, gym.spaces.Box):
+            hint = f"{role} space is {type(space).__name__}"
+            if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
+                hint += ", which gymnasium.wrappers.FlattenObservation can turn into a vector"
+        elif len(space.shape) == 3:
+            hint = f"{role} space has shape {space.shape}, which looks like images"
+        elif len(space.shape) != 1 or space.shape[0] == 0:
+            hint = f"{role} space has shape {space.shape}"
+        elif role == "action" and not np.issubdtype(space.dtype, np.floating):
+            hint = f"action space has dtype {space.dtype}"
+        else:
+            continue
+        raise UnsupportedSpaceError(f"{env_id}: {hint}; {SUPPORTED_SPACES}")
+
+
+class Environment:
+    """One environment: `begin` starts an episode, `step` goes on, `state` and `restore` carry it over a restart."""
+
+    def __init__(self, env_id: str, *, seed: int, index: int = 0, render_mode: str | None = None):
+        self.env_id, self.index = env_id, index
+        self.gym_env = make_environment(env_id, render_mode=render_mode)
+        self.observation_size = int(self.gym_env.observation_space.shape[0])
+        self.action_size = int(self.gym_env.action_space.shape[0])
+        self.episode = self.num_steps = 0
+        self._shape = (self.observation_size,)
+        self._action_dtype = self.gym_env.action_space.dtype
+        self._taken: list[np.ndarray] = []
+        self._generator_state: dict[str, Any] | None = None
+        self._guarded_reset(seed=seed)  # seeds the generator; episodes then draw from it
+
+    def begin(self, *, seed: int | None = None) -> np.ndarray:
+        """Start the next episode, from the environment's own generator or, with `seed`, from a fresh one."""
+        self.episode += 1
+        self.num_steps = 0
+        self._taken = []
+        self._generator_state = None if seed is not None else self._read_generator()
+        return self._guarded_reset(seed=seed)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        """One step: observation (float64), reward, terminated, truncated. `action` is kept, not copied; hand over a row."""
+        self.num_steps += 1
+        try:
+            observation, reward, terminated, truncated, _ = self.gym_env.step(action.astype(self._action_dtype))
+        except Exception as error:
+            raise self._fault(f"step raised {type(error).__name__}: {error}") from error
+        self._taken.append(action)
+        if not math.isfinite(reward):
+            raise self._fault(f"reward is {reward}")
+        return self._checked(observation), reward, terminated, truncated
+
+    def state(self) -> tuple[np.ndarray, dict[str, Any]]:
+        """How the current episode came about: the actions taken [steps, act] and what JSON can hold of the rest."""
+        if self._generator_state is None:
+            raise ReplayError(f"{self.env_id} has no NumPy generator at env.unwrapped.np_random, so it cannot be replayed")
+        actions = np.array(self._taken, dtype=np.float32).reshape(self.num_steps, self.action_size)
+        return actions, {"generator": self._generator_state, "episode": self.episode}
+
+    def restore(self, actions: np.ndarray, meta: Mapping[str, Any], *, observation: np.ndarray) -> None:
+        """Do the episode again, and check that it leads to `observation`, bit for bit."""
+        self.gym_env.unwrapped.np_random.bit_generator.state = dict(meta["generator"])
+        self.episode = int(meta["episode"]) - 1
+        reached = self.begin()
+        for action in actions:
+            reached, *_ = self.step(action)
+        if reached.tobytes() != np.asarray(observation, dtype=np.float64).tobytes():
+            raise ReplayError(
+                f"{self._where()}: the same actions led to another observation than before, so the environment is not"
+                " deterministic given its generator (or its version changed) and the run cannot be resumed exactly"
+            )
+
+    def close(self) -> None:
+        self.gym_env.close()
+
+    def _read_generator(self) -> dict[str, Any] | None:
+        generator = getattr(self.gym_env.unwrapped, "np_random", None)
+        return dict(generator.bit_generator.state) if isinstance(generator, np.random.Generator) else None
+
+    def _guarded_reset(self, *, seed: int | None) -> np.ndarray:
+        try:
+            observation, _ = self.gym_env.reset(seed=seed)
+        except Exception as error:
+            raise self._fault(f"reset raised {type(error).__name__}: {error}") from error
+        return self._checked(observation)
+
+    def _checked(self, observation: Any) -> np.ndarray:
+        try:
+            vector = np.asarray(observation, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise self._fault(f"observation is a {type(observation).__name__}, not an array of numbers") from error
+        if vector.shape != self._shape:
+            raise self._fault(f"observation has shape {vector.shape}, its space says {self._shape}")
+        if not math.isfinite(vector.dot(vector)):  # one call, where isfinite().all() is two slower ones
+            broken = np.flatnonzero(~(np.abs(vector) < 1e150))
+            raise self._fault(f"observation is not finite at index {broken.tolist()}")
+        return vector
+
+    def _where(self) -> str:
+        return f"{self.env_id} (environment {self.index}), episode {self.episode}, step {self.num_steps}"
+
+    def _fault(self, what: str) -> FaultyEnvironmentError:
+        return FaultyEnvironmentError(f"{self._where()}: {what}")

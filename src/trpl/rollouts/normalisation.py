@@ -1,0 +1,144 @@
+"""Running normalisation of observations and rewards, in NumPy, with a state that travels.
+
+Statistics are those of all values seen so far (no forgetting), kept in float64 by Welford's update and Chan's for
+batches. An observation is normalised with the statistics that already include it.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+VARIANCE_FLOOR = 1e-8  # added to the variance: a constant observation becomes 0, not NaN
+
+
+class ObservationNormaliser:
+    """(x − mean)/√(variance + 1e-8), optionally clipped to ±clip; float32 out.
+
+    With `enabled=False` observations pass through (cast to float32) and nothing is learned.
+    """
+
+    def __init__(self, size: int, *, clip: float | None = None, enabled: bool = True):
+        self.enabled, self.clip = enabled, clip
+        self.count = 0
+        self.mean, self._sum_squares = np.zeros(size), np.zeros(size)
+        self._shift, self._work, self._centred = np.empty(size), np.empty(size), np.empty(size)
+        # zero-dimensional arrays: NumPy multiplies by them at half the cost of a Python float
+        self._weight, self._floor = np.zeros(()), np.array(VARIANCE_FLOOR)
+
+    @property
+    def variance(self) -> np.ndarray:
+        return self._sum_squares / self.count if self.count else np.ones_like(self.mean)
+
+    @property
+    def scale(self) -> np.ndarray:
+        """What observations are divided by."""
+        return np.sqrt(self.variance + VARIANCE_FLOOR)
+
+    def __call__(self, observation: np.ndarray) -> np.ndarray:
+        """Normalise with the statistics as they are: evaluation, and the last observation of an episode."""
+        if not self.enabled:
+            return observation.astype(np.float32)
+        return self._clipped((observation - self.mean) / self.scale)
+
+    def observe(self, observation: np.ndarray) -> np.ndarray:
+        """Take in one observation [obs] or a batch [N, obs], then normalise it."""
+        if not self.enabled:
+            return observation.astype(np.float32)
+        if observation.ndim > 1:
+            self._include_batch(observation)
+            return self(observation)
+        return self._observe_one(observation)
+
+    def _observe_one(self, observation: np.ndarray) -> np.ndarray:
+        """Welford's update and the normalisation in ten array operations: this runs at every environment step."""
+        self.count += 1
+        mean, sum_squares, weight = self.mean, self._sum_squares, self._weight
+        shift, work, centred = self._shift, self._work, self._centred
+        weight[()] = 1.0 / self.count
+        np.subtract(observation, mean, shift)
+        np.multiply(shift, weight, work)
+        np.add(mean, work, mean)
+        np.subtract(observation, mean, centred)
+        np.multiply(shift, centred, shift)
+        np.add(sum_squares, shift, sum_squares)
+        np.multiply(sum_squares, weight, work)
+        np.add(work, self._floor, work)
+        np.sqrt(work, work)
+        np.divide(centred, work, centred)
+        return self._clipped(centred)
+
+    def _include_batch(self, batch: np.ndarray) -> None:
+        self.count, self.mean, self._sum_squares = _merge(self.count, self.mean, self._sum_squares, batch)
+
+    def _clipped(self, normalised: np.ndarray) -> np.ndarray:
+        if self.clip is not None:
+            normalised = np.minimum(np.maximum(normalised, -self.clip), self.clip)
+        return normalised.astype(np.float32)
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {"count": np.array(self.count), "mean": self.mean.copy(), "sum_squares": self._sum_squares.copy()}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self.count = int(arrays["count"])
+        self.mean = np.array(arrays["mean"], dtype=np.float64)
+        self._sum_squares = np.array(arrays["sum_squares"], dtype=np.float64)
+
+
+class RewardNormaliser:
+    """Rewards divided by the running standard deviation of the discounted return, clipped to ±clip.
+
+    R_t = γ R_{t−1} + r_t per environment, started at 0 in each episode; r_t is divided by √(variance of all R so far,
+    R_t included, + 1e-8). Rewards do not influence how data is collected, so a whole rollout is done at once.
+    With `enabled=False` rewards pass through.
+    """
+
+    def __init__(self, num_envs: int, *, discount: float, clip: float | None = None, enabled: bool = True):
+        self.enabled, self.discount, self.clip = enabled, discount, clip
+        self.count = 0
+        self.mean, self._sum_squares = np.zeros(()), np.zeros(())
+        self.discounted = np.zeros(num_envs)
+
+    def __call__(self, rewards: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """Normalise rewards [T, N] in order of time; `ended` [T, N] marks the last step of an episode."""
+        if not self.enabled:
+            return rewards.astype(np.float32)
+        scale = np.empty(len(rewards))
+        for t, (reward, end) in enumerate(zip(rewards, ended, strict=True)):
+            self.discounted = self.discount * self.discounted + reward
+            self.count, self.mean, self._sum_squares = _merge(
+                self.count, self.mean, self._sum_squares, self.discounted
+            )
+            scale[t] = np.sqrt(self._sum_squares / self.count + VARIANCE_FLOOR)
+            self.discounted[end] = 0.0
+        normalised = rewards / scale[:, None]
+        if self.clip is not None:
+            normalised = np.clip(normalised, -self.clip, self.clip)
+        return normalised.astype(np.float32)
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {
+            "count": np.array(self.count),
+            "mean": np.array(self.mean),
+            "sum_squares": np.array(self._sum_squares),
+            "discounted": self.discounted.copy(),
+        }
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self.count = int(arrays["count"])
+        self.mean, self._sum_squares = np.array(arrays["mean"]), np.array(arrays["sum_squares"])
+        self.discounted = np.array(arrays["discounted"], dtype=np.float64)
+
+
+def _merge(
+    count: int, mean: np.ndarray, sum_squares: np.ndarray, batch: np.ndarray
+) -> tuple[int, np.ndarray, np.ndarray]:
+    """Count, mean and Σ(x − mean)² after a batch [n, …] joined them (Chan, Golub and LeVeque 1979)."""
+    total = count + len(batch)
+    batch_mean = batch.mean(axis=0)
+    shift = batch_mean - mean
+    spread = np.square(batch - batch_mean).sum(axis=0)
+    return (
+        total,
+        mean + shift * (len(batch) / total),
+        sum_squares + spread + np.square(shift) * (count * len(batch) / total),
+    )
