@@ -19,8 +19,8 @@ def generalised_advantages(
     δ_t = r_t + γ V(s′_t)(1 − terminated_t) − V(s_t)
     A_t = δ_t + γλ (1 − (terminated_t ∨ truncated_t)) A_{t+1}
 
-    s′_t is the true next state, before any reset: a time limit, and the end of the rollout, are bootstrapped from it; only
-    `terminated` says that nothing comes after. Returns for the value function are A + V.
+    s′_t is the true next state, before any reset: a time limit, and the end of the rollout, are bootstrapped from it;
+    only `terminated` says that nothing comes after. Returns for the value function are A + V.
 
     The recurrence is linear, so it is solved by composing the maps A ↦ δ + cA pairwise instead of step by step.
     """

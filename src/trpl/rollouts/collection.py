@@ -1,7 +1,7 @@
 """Rollouts: steps of one or many environments under a stochastic policy, collected in NumPy.
 
-The loop over steps holds what has to happen at every step and nothing else: act, step, normalise. Noise is drawn once per
-rollout; rewards, episode statistics and next observations are worked out afterwards for the whole rollout at once.
+The loop over steps holds what has to happen at every step and nothing else: act, step, normalise. Noise is drawn once
+per rollout; rewards, episode statistics and next observations are worked out afterwards, for the whole rollout at once.
 """
 
 from collections.abc import Mapping
@@ -16,17 +16,14 @@ ENVIRONMENT_STREAM, NOISE_STREAM = 101, 102  # third word of the seeds [seed, it
 
 
 class Actor(Protocol):
-    """A policy as NumPy sees it: normalised observations, float32 [obs] or [N, obs], to mean and scale.
+    """A policy as collection sees it: NumPy in, NumPy out, for normalised observations [obs] or [N, obs] in float32.
 
-    `mean` has the axes of the observations. `scale` is a standard deviation [act] or a Cholesky factor [act, act] where it
-    is one for all states, and has the observations' leading axis in front where it depends on the state;
-    `full_covariance` says which of the two it is, `contextual` whether it depends on the state.
+    `trpl.policies.acting.Actor` is one.
     """
 
-    full_covariance: bool
-    contextual: bool
+    def mean(self, observations: np.ndarray) -> np.ndarray: ...
 
-    def __call__(self, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+    def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray: ...
 
 
 class Rollout(NamedTuple):
@@ -83,19 +80,18 @@ class Collector:
         rewards = np.empty(shape)
         terminated, truncated = np.zeros(shape, bool), np.zeros(shape, bool)
         final_observations: list[tuple[int, int, np.ndarray]] = []
-        noise = self._noise(actor, num_steps, iteration)
-        perturb = _perturbation(actor)
+        generator = np.random.default_rng([self.seed, iteration, NOISE_STREAM])
+        noise = generator.standard_normal(actions.shape, dtype=np.float32)
 
         # one environment: rows without the axis of environments, which NumPy handles faster
         single = self.num_envs == 1
-        seen, acted = (observations[:, 0], actions[:, 0]) if single else (observations, actions)
+        seen, acted, noise = (x[:, 0] if single else x for x in (observations, actions, noise))
         rows = list(enumerate(self.environments))
-        raw, current, observe = self._raw, self._normalised, self.normaliser.observe
+        raw, current, sample, observe = self._raw, self._normalised, actor.sample, self.normaliser.observe
         raw_view = raw[0] if single else raw
         for t in range(num_steps):
             seen[t] = current
-            mean, scale = actor(current)
-            acted[t] = perturb(mean, scale, noise[t])
+            acted[t] = sample(current, noise[t])
             for n, environment in rows:
                 observation, rewards[t, n], ends, stops = environment.step(actions[t, n])
                 if ends or stops:
@@ -162,19 +158,8 @@ class Collector:
     def _squeezed(self, batch: np.ndarray) -> np.ndarray:
         return batch[0] if self.num_envs == 1 else batch
 
-    def _noise(self, actor: Actor, num_steps: int, iteration: int) -> np.ndarray:
-        """Standard normal noise [T, (N,) act], already scaled where one covariance serves all states."""
-        generator = np.random.default_rng([self.seed, iteration, NOISE_STREAM])
-        noise = generator.standard_normal((num_steps, self.num_envs, self.action_size), dtype=np.float32)
-        if self.num_envs == 1:
-            noise = noise[:, 0]
-        if not actor.contextual:
-            scale = actor(self._normalised)[1]
-            noise = noise @ scale.T if actor.full_covariance else noise * scale
-        return noise
-
     def _finished_episodes(self, rewards: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns and lengths of the episodes that ended, in order of time, and the running sums of those that did not."""
+        """Returns and lengths of the episodes that ended, in order of time; running sums of the others are kept."""
         finished: list[tuple[int, int, float, int]] = []
         for n in range(self.num_envs):
             start = 0
@@ -200,15 +185,6 @@ class Collector:
 def derived_seed(*words: int) -> int:
     """A seed that is a function of the words, for generators that take one number."""
     return int(np.random.SeedSequence(words).generate_state(1)[0])
-
-
-def _perturbation(actor: Actor) -> Any:
-    """How noise moves the mean: already scaled noise, or a standard deviation or Cholesky factor per state."""
-    if not actor.contextual:
-        return lambda mean, scale, noise: mean + noise
-    if actor.full_covariance:
-        return lambda mean, chol, noise: mean + (chol @ noise[..., None])[..., 0]
-    return lambda mean, std, noise: mean + std * noise
 
 
 def _prefixed(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

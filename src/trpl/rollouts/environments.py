@@ -1,14 +1,16 @@
 """Gymnasium environments behind one door: made, checked, stepped with guards, and replayable.
 
 Everything that can go wrong in somebody else's environment is turned here into one exception that says which
-environment, which episode and which step. An `Environment` also remembers how its current episode came about (the state
-of its generator at the last reset and the actions since), so that a run can be resumed in the middle of an episode without
-knowing anything about the simulator: restoring is doing it again.
+environment, which episode and which step. An `Environment` also remembers how its current episode came about (the
+state of its generator at the last reset and the actions since), so that a run can be resumed in the middle of an episode
+without knowing anything about the simulator: restoring is doing it again.
 """
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
@@ -35,13 +37,34 @@ def make_environment(env_id: str, *, render_mode: str | None = None) -> gym.Env:
     """The Gymnasium environment `env_id`, its spaces checked.
 
     Gymnasium's passive checker stays off: `Environment` does the checks that matter at a tenth of the cost. Its notice
-    that a v4 task has a successor is silenced, since v4 is what published results compare with.
+    that a v4 task has a successor is silenced, since v4 is what published results compare with, and so is MuJoCo's about
+    the v4 models' XML, which it would also append to a log file in the working directory.
     """
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _quiet_mujoco():
         warnings.filterwarnings("ignore", message=".*is out of date.*")
         env = gym.make(env_id, disable_env_checker=True, render_mode=render_mode)
     check_spaces(env.observation_space, env.action_space, env_id=env_id)
     return env
+
+
+@contextmanager
+def _quiet_mujoco() -> Iterator[None]:
+    """MuJoCo's warnings while a model is compiled become Python warnings, but for one about Gymnasium's models."""
+    if find_spec("mujoco") is None:
+        yield
+        return
+    import mujoco
+
+    def report(message: str) -> None:
+        if "settotalmass" not in message:
+            warnings.warn(f"MuJoCo: {message}", stacklevel=2)
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(report)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def check_spaces(observation_space: gym.Space, action_space: gym.Space, *, env_id: str) -> None:
@@ -86,7 +109,7 @@ class Environment:
         return self._guarded_reset(seed=seed)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        """One step: observation (float64), reward, terminated, truncated. `action` is kept, not copied; hand over a row."""
+        """One step: observation (float64), reward, terminated, truncated. `action` is kept: do not write to it after."""
         self.num_steps += 1
         try:
             observation, reward, terminated, truncated, _ = self.gym_env.step(action.astype(self._action_dtype))
@@ -100,7 +123,9 @@ class Environment:
     def state(self) -> tuple[np.ndarray, dict[str, Any]]:
         """How the current episode came about: the actions taken [steps, act] and what JSON can hold of the rest."""
         if self._generator_state is None:
-            raise ReplayError(f"{self.env_id} has no NumPy generator at env.unwrapped.np_random, so it cannot be replayed")
+            raise ReplayError(
+                f"{self.env_id} has no NumPy generator at env.unwrapped.np_random, so it cannot be replayed"
+            )
         actions = np.array(self._taken, dtype=np.float32).reshape(self.num_steps, self.action_size)
         return actions, {"generator": self._generator_state, "episode": self.episode}
 

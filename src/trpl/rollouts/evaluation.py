@@ -50,14 +50,13 @@ def run_episode(
 ) -> tuple[float, int]:
     """Return and length of one episode under the policy's mean."""
     shift, scale, enabled, clip = normaliser.mean, normaliser.scale, normaliser.enabled, normaliser.clip
-    observation, total = environment.begin(seed=seed), 0.0
+    act, observation, total = actor.mean, environment.begin(seed=seed), 0.0
     while environment.num_steps < STEP_LIMIT:
         if enabled:
             observation = (observation - shift) / scale
             if clip is not None:
                 observation = np.minimum(np.maximum(observation, -clip), clip)
-        mean, _ = actor(observation.astype(np.float32))
-        observation, reward, terminated, truncated = environment.step(mean)
+        observation, reward, terminated, truncated = environment.step(act(observation.astype(np.float32)))
         total += reward
         if terminated or truncated:
             return total, environment.num_steps
