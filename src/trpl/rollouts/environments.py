@@ -2,8 +2,8 @@
 
 Everything that can go wrong in somebody else's environment is turned here into one exception that says which
 environment, which episode and which step. An `Environment` also remembers how its current episode came about (the
-state of its generator at the last reset and the actions since), so that a run can be resumed in the middle of an episode
-without knowing anything about the simulator: restoring is doing it again.
+state of its generator at the last reset and the actions since), so that a run can be resumed in the middle of an
+episode without knowing anything about the simulator: restoring is doing it again.
 """
 
 import math
@@ -37,8 +37,8 @@ def make_environment(env_id: str, *, render_mode: str | None = None) -> gym.Env:
     """The Gymnasium environment `env_id`, its spaces checked.
 
     Gymnasium's passive checker stays off: `Environment` does the checks that matter at a tenth of the cost. Its notice
-    that a v4 task has a successor is silenced, since v4 is what published results compare with, and so is MuJoCo's about
-    the v4 models' XML, which it would also append to a log file in the working directory.
+    that a v4 task has a successor is silenced, since v4 is what published results compare with, and so is MuJoCo's
+    about the v4 models' XML, which it would also append to a log file in the working directory.
     """
     with warnings.catch_warnings(), _quiet_mujoco():
         warnings.filterwarnings("ignore", message=".*is out of date.*")
@@ -109,16 +109,19 @@ class Environment:
         return self._guarded_reset(seed=seed)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        """One step: observation (float64), reward, terminated, truncated. `action` is kept: do not write to it after."""
+        """One step: observation (float64), reward, terminated, truncated. `action` is kept: do not write to it."""
         self.num_steps += 1
         try:
             observation, reward, terminated, truncated, _ = self.gym_env.step(action.astype(self._action_dtype))
         except Exception as error:
             raise self._fault(f"step raised {type(error).__name__}: {error}") from error
         self._taken.append(action)
-        if not math.isfinite(reward):
-            raise self._fault(f"reward is {reward}")
-        return self._checked(observation), reward, terminated, truncated
+        try:
+            if math.isfinite(reward):
+                return self._checked(observation), reward, terminated, truncated
+        except TypeError:
+            pass
+        raise self._fault(f"reward is {reward!r}, not a finite number")
 
     def state(self) -> tuple[np.ndarray, dict[str, Any]]:
         """How the current episode came about: the actions taken [steps, act] and what JSON can hold of the rest."""

@@ -1,0 +1,3 @@
+import worlds
+
+worlds.register()

@@ -1,0 +1,112 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+import worlds
+
+from trpl.rollouts import (
+    Collector,
+    Environment,
+    FaultyEnvironmentError,
+    ReplayError,
+    UnsupportedSpaceError,
+    make_environment,
+)
+from trpl.rollouts.environments import check_spaces
+
+BOX = gym.spaces.Box(-1.0, 1.0, (3,))
+
+
+@pytest.mark.parametrize(
+    ("observation_space", "action_space", "words"),
+    [
+        (BOX, gym.spaces.Discrete(4), "action space is Discrete"),
+        (BOX, gym.spaces.MultiBinary(4), "action space is MultiBinary"),
+        (gym.spaces.Dict(a=BOX), BOX, "observation space is Dict, which .*FlattenObservation"),
+        (gym.spaces.Sequence(BOX), BOX, "observation space is Sequence"),
+        (gym.spaces.Box(0, 255, (84, 84, 3), np.uint8), BOX, "looks like images"),
+        (gym.spaces.Box(-1.0, 1.0, (2, 2)), BOX, r"observation space has shape \(2, 2\)"),
+        (BOX, gym.spaces.Box(-1.0, 1.0, ()), r"action space has shape \(\)"),
+        (gym.spaces.Box(-1.0, 1.0, (0,)), BOX, r"observation space has shape \(0,\)"),
+        (BOX, gym.spaces.Box(-3, 3, (2,), np.int64), "action space has dtype int64"),
+    ],
+)
+def test_unsupported_spaces_say_what_is_supported(observation_space, action_space, words):
+    with pytest.raises(UnsupportedSpaceError, match=f"mine: .*{words}.*; supported are"):
+        check_spaces(observation_space, action_space, env_id="mine")
+
+
+def test_spaces_are_checked_when_an_environment_is_made():
+    with pytest.raises(UnsupportedSpaceError, match="CartPole-v1"):
+        make_environment("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("raises", "step raised ZeroDivisionError: the motor is off"),
+        ("nan observation", r"observation is not finite at index \[1\]"),
+        ("inf observation", r"observation is not finite at index \[0\]"),
+        ("nan reward", "reward is nan"),
+        ("no reward", "reward is None"),
+        ("shape", r"observation has shape \(1,\), its space says \(2,\)"),
+        ("type", "observation is a dict"),
+    ],
+)
+def test_faults_name_environment_episode_and_step(fault, words):
+    gym.register("test/Faulty-v0", worlds.Broken, kwargs={"fault": fault})
+    try:
+        collector = Collector("test/Faulty-v0", seed=0)
+        collector.collect(worlds.LinearActor(2, 1), num_steps=7, iteration=0)
+        with pytest.raises(
+            FaultyEnvironmentError, match=rf"test/Faulty-v0 \(environment 0\), episode 2, step 3: {words}"
+        ):
+            collector.collect(worlds.LinearActor(2, 1), num_steps=7, iteration=1)
+    finally:
+        del gym.registry["test/Faulty-v0"]
+
+
+def test_an_environment_cannot_change_the_record_of_actions():
+    environment = Environment("test/Meddles-v0", seed=0)
+    environment.begin()
+    action = np.ones(1, np.float32)
+    environment.step(action)
+    assert action == 1.0
+
+
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v4", "Hopper-v5", "test/Drift-v0"])
+def test_replay_leads_to_the_same_place_bit_for_bit(env_id):
+    generator = np.random.default_rng(0)
+    original = Environment(env_id, seed=3)
+    for length in (7, 23):
+        observation = original.begin()
+        for _ in range(length):
+            observation, *_ = original.step(generator.normal(size=original.action_size).astype(np.float32))
+    actions, meta = original.state()
+    assert actions.shape == (23, original.action_size)
+
+    again = Environment(env_id, seed=4)
+    again.restore(actions, meta, observation=observation)
+    assert (again.episode, again.num_steps) == (2, 23)
+    for _ in range(5):
+        action = generator.normal(size=original.action_size).astype(np.float32)
+        expected, got = original.step(action), again.step(action)
+        assert expected[0].tobytes() == got[0].tobytes()
+        assert expected[1:] == got[1:]
+    assert original.begin().tobytes() == again.begin().tobytes()  # the generator is where it was, too
+
+
+def test_an_environment_that_is_not_deterministic_is_found_out():
+    original = Environment("test/Forgetful-v0", seed=0)
+    original.begin()
+    observation, *_ = original.step(np.zeros(1, np.float32))
+    actions, meta = original.state()
+    with pytest.raises(ReplayError, match="not deterministic"):
+        Environment("test/Forgetful-v0", seed=0).restore(actions, meta, observation=observation)
+
+
+def test_making_v4_tasks_is_silent(capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_environment("HalfCheetah-v4").close()
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,120 @@
+"""Tiny environments with known answers, and environments that misbehave."""
+
+import gymnasium as gym
+import numpy as np
+
+
+class Counter(gym.Env):
+    """Observation (steps taken, a number drawn at reset); reward = steps taken; ends as told."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,))
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self, *, terminate_at=None, truncate_at=None, render_mode=None):
+        self.terminate_at, self.truncate_at, self.render_mode = terminate_at, truncate_at, render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.tag = 0, self.np_random.normal()
+        return self._observation(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return (
+            self._observation(),
+            float(self.steps),
+            self.steps == self.terminate_at,
+            self.steps == self.truncate_at,
+            {},
+        )
+
+    def _observation(self):
+        return np.array([self.steps, self.tag])
+
+
+class Drift(Counter):
+    """Where one is depends on the actions and on noise drawn at every step."""
+
+    def step(self, action):
+        self.tag += float(action[0]) + 0.1 * self.np_random.normal()
+        return super().step(action)
+
+
+class Broken(Counter):
+    """Fails in the way it is told to, at the third step of the second episode."""
+
+    def __init__(self, *, fault, render_mode=None):
+        super().__init__(terminate_at=5)
+        self.fault, self.episodes = fault, -1  # the first reset only seeds
+
+    def reset(self, *, seed=None, options=None):
+        self.episodes += 1
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        if self.episodes == 2 and self.steps == 3:
+            match self.fault:
+                case "raises":
+                    raise ZeroDivisionError("the motor is off")
+                case "nan observation":
+                    observation[1] = np.nan
+                case "inf observation":
+                    observation[0] = np.inf
+                case "nan reward":
+                    reward = np.nan
+                case "no reward":
+                    reward = None
+                case "shape":
+                    observation = observation[:1]
+                case "type":
+                    observation = {"position": observation}
+        return observation, reward, terminated, truncated, info
+
+
+class Forgetful(Drift):
+    """Not deterministic: noise from a generator that is not its own."""
+
+    hidden_generator = np.random.default_rng(0)
+
+    def step(self, action):
+        self.tag += self.hidden_generator.normal()
+        return super().step(action)
+
+
+class Meddles(Counter):
+    """Writes into the action it is given."""
+
+    def step(self, action):
+        action[:] = 7.0
+        return super().step(action)
+
+
+def register() -> None:
+    for name, entry in {
+        "Terminates": lambda **kw: Counter(terminate_at=4, **kw),
+        "Truncates": lambda **kw: Counter(truncate_at=4, **kw),
+        "Both": lambda **kw: Counter(terminate_at=4, truncate_at=4, **kw),
+        "OneStep": lambda **kw: Counter(terminate_at=1, **kw),
+        "Endless": Counter,
+        "Drift": lambda **kw: Drift(truncate_at=50, **kw),
+        "Forgetful": lambda **kw: Forgetful(truncate_at=50, **kw),
+        "Meddles": Meddles,
+    }.items():
+        if f"test/{name}-v0" not in gym.registry:
+            gym.register(f"test/{name}-v0", entry)
+
+
+class LinearActor:
+    """mean = x·weight, std as given; counts its calls."""
+
+    def __init__(self, obs_size, action_size, *, std=0.5, seed=0):
+        generator = np.random.default_rng(seed)
+        self.weight = generator.normal(size=(obs_size, action_size)).astype(np.float32)
+        self.std = np.float32(std)
+
+    def mean(self, observations):
+        return observations @ self.weight
+
+    def sample(self, observations, noise):
+        return self.mean(observations) + self.std * noise
