@@ -1,0 +1,105 @@
+"""Runs that may be averaged: one method on one task, alike in everything but the seed and the machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trpl.errors import RecordError
+from trpl.reports.reading import Run
+
+# The order of the paper's Table 1, then what the paper does not have.
+METHODS = {
+    "frobenius": "FROB", "w2": "W2", "kl": "KL",
+    "papi": "PAPI", "ppo-m": "PPO-M", "ppo": "PPO",
+    "frobenius-e": "FROB-E", "w2-e": "W2-E", "kl-e": "KL-E",
+    "kl-joint": "KL-JOINT", "trpo": "TRPO", "papi-gradient": "PAPI-G",
+}  # fmt: skip
+TASKS = ("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Ant-v4", "trpl/HumanoidPaper-v4")
+
+# Differ between runs of one experiment without changing what is computed.
+PASSING = frozenset({"seed", "source", "checkpoint_every"})
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one method (and variant of it) on one task, by rising seed.
+
+    `variant` holds the settings by which the caller tells apart runs of one method, for example (("regression_weight", 8.0),).
+    Unfinished runs are left out as soon as one run is finished.
+    """
+
+    method: str
+    env_id: str
+    variant: tuple[tuple[str, Any], ...]
+    runs: tuple[Run, ...]
+    unfinished: tuple[Run, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The method as the paper writes it, with its variant."""
+        name = METHODS.get(self.method, self.method)
+        return f"{name} ({', '.join(f'{key}={value}' for key, value in self.variant)})" if self.variant else name
+
+    @property
+    def finished(self) -> bool:
+        return all(run.finished for run in self.runs)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.runs[0].config
+
+
+def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
+    """Groups of `runs` in the order of the paper's table; `by` names settings that tell variants apart.
+
+    Raises RecordError, naming the difference, when runs of one group were configured differently or have the same seed.
+    """
+    gathered: dict[tuple, list[Run]] = {}
+    for run in runs:
+        for key in by:
+            if key not in run.config:
+                raise RecordError(f"{run.path}: no setting {key!r} to tell runs apart by")
+        variant = tuple((key, run.config[key]) for key in by)
+        gathered.setdefault((run.method, run.env_id, _text(variant)), []).append(run)
+    groups = []
+    for (method, env_id, _), members in gathered.items():
+        members.sort(key=lambda run: run.seed)
+        _check_alike(members)
+        finished = tuple(run for run in members if run.finished)
+        unfinished = tuple(run for run in members if not run.finished)
+        variant = tuple((key, members[0].config[key]) for key in by)
+        groups.append(Group(method, env_id, variant, finished or unfinished, unfinished if finished else ()))
+    return sorted(groups, key=_order)
+
+
+def _order(group: Group) -> tuple:
+    tasks, methods = list(TASKS), list(METHODS)
+    task = tasks.index(group.env_id) if group.env_id in tasks else len(tasks)
+    method = methods.index(group.method) if group.method in methods else len(methods)
+    variant = tuple((0, float(v), "") if isinstance(v, (int, float)) else (1, 0.0, _text(v)) for _, v in group.variant)
+    return task, group.env_id, method, group.method, variant
+
+
+def _check_alike(runs: Sequence[Run]) -> None:
+    """Raise RecordError if two of `runs` differ in a setting, or share a seed."""
+    first = runs[0]
+    what = f"runs of {first.method} on {first.env_id}"
+    for run in runs[1:]:
+        keys = sorted((first.config.keys() | run.config.keys()) - PASSING)
+        differing = [key for key in keys if _text(first.config.get(key)) != _text(run.config.get(key))]
+        if differing:
+            listed = "; ".join(f"{key} is {first.config.get(key)!r} and {run.config.get(key)!r}" for key in differing)
+            raise RecordError(
+                f"{what} cannot be averaged, their configurations differ: {listed} (in {first.path} and {run.path}). "
+                f"Report them apart, or tell them apart by {differing[0]}."
+            )
+    for run, following in zip(runs, runs[1:], strict=False):
+        if run.seed == following.seed:
+            raise RecordError(f"{what}: seed {run.seed} occurs twice, in {run.path} and {following.path}")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)

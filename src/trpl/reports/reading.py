@@ -1,0 +1,220 @@
+"""From run folders to columns of numbers.
+
+A run folder holds `config.json`, `metrics.jsonl`, `evaluations.jsonl` and `timings.jsonl`; the last three may be gzipped. Reading
+keeps only the columns a report shows, so hundreds of runs fit into memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trpl.errors import RecordError
+
+METRICS = (
+    "kl", "entropy", "entropy_target", "mean_bound", "cov_bound",
+    "before_mean", "before_mean_max", "before_cov", "before_cov_max",
+    "after_mean", "after_mean_max", "after_cov", "after_cov_max",
+)  # fmt: skip
+TIMINGS = ("seconds", "steps_per_second")
+
+
+class Columns(NamedTuple):
+    """One record file: a row per epoch. `values` has a float array per key; a null or a missing key is NaN."""
+
+    epoch: np.ndarray
+    steps: np.ndarray
+    values: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run as its folder tells it; `notes` says what was passed over in reading."""
+
+    path: Path
+    config: dict[str, Any]
+    versions: dict[str, str]
+    commit: str | None
+    command: str
+    created: str
+    metrics: Columns
+    evaluations: Columns  # values: "return", the mean over the epoch's episodes, and "episodes", their number
+    timings: Columns
+    notes: tuple[str, ...] = ()
+
+    @property
+    def method(self) -> str:
+        return self.config["method"]
+
+    @property
+    def env_id(self) -> str:
+        return self.config["env_id"]
+
+    @property
+    def seed(self) -> int:
+        return self.config["seed"]
+
+    @property
+    def total_steps(self) -> int:
+        return self.config["total_steps"]
+
+    @property
+    def steps(self) -> int:
+        """Environment steps taken so far."""
+        return int(self.metrics.steps[-1])
+
+    @property
+    def finished(self) -> bool:
+        return self.steps >= self.total_steps
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs of the whole training, done or not: the budget rounded up to whole epochs."""
+        return math.ceil(self.total_steps * len(self.metrics.steps) / self.steps)
+
+
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """Run folders among and below `paths`, each once, in the order of their names."""
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise RecordError(f"{path} is not a folder; give run folders or folders of them")
+        inside = sorted(config.parent for config in path.rglob("config.json"))
+        if not inside:
+            raise RecordError(f"no run folder in {path}: none of its folders holds a config.json")
+        for run in inside:
+            found.setdefault(run.resolve(), run)
+    return list(found.values())
+
+
+def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """All runs in `paths` that have at least one epoch, and notes on what was passed over."""
+    runs: list[Run] = []
+    notes: list[str] = []
+    for path in find_runs(paths):
+        run = read_run(path)
+        if run is None:
+            notes.append(f"{path}: no epoch recorded yet, left out")
+        else:
+            runs.append(run)
+            notes += run.notes
+    if not runs:
+        raise RecordError("none of the runs has recorded an epoch yet")
+    return runs, notes
+
+
+def read_run(path: Path) -> Run | None:
+    """The run in folder `path`, or None if it has not finished an epoch yet."""
+    about = _read_config(path / "config.json")
+    notes: list[str] = []
+    metrics_file = _find(path, "metrics.jsonl")
+    rows = _read_lines(metrics_file, notes) if metrics_file else []
+    if metrics_file is None or not rows:
+        return None
+    metrics = _columns(metrics_file, rows, METRICS)
+    evaluations, timings = (_empty(keys) for keys in (("return", "episodes"), TIMINGS))
+    if (file := _find(path, "evaluations.jsonl")) and (rows := _read_lines(file, notes)):
+        evaluations = _evaluation_columns(file, rows)
+    if (file := _find(path, "timings.jsonl")) and (rows := _read_lines(file, notes)):
+        timings = _columns(file, rows, TIMINGS)
+    return Run(
+        path=path, config=about["config"], versions=about.get("versions") or {}, commit=about.get("commit"),
+        command=about.get("command") or "", created=about.get("created") or "",
+        metrics=metrics, evaluations=evaluations, timings=timings, notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
+
+
+def _empty(keys: Sequence[str]) -> Columns:
+    none = np.zeros(0)
+    return Columns(none.astype(np.int64), none.astype(np.int64), dict.fromkeys(keys, none))
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        about = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise RecordError(f"{file}: not JSON ({error})") from error
+    config = about.get("config") if isinstance(about, dict) else None
+    if not isinstance(config, dict):
+        raise RecordError(f'{file}: no "config" in it; is this a run folder?')
+    kinds = {"method": str, "env_id": str, "seed": int, "total_steps": int}
+    for key, kind in kinds.items():
+        if not isinstance(config.get(key), kind):
+            raise RecordError(f"{file}: {key} should be of type {kind.__name__}, found {config.get(key)!r}")
+    return about
+
+
+def _read_lines(file: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """The records of a JSON-lines file. A half-written last line is dropped with a note; other damage is refused."""
+    try:
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise RecordError(f"{file}: damaged gzip file ({error})") from error
+    lines = content.split(b"\n")
+    last = lines.pop()
+    if last:
+        if _parses(last):
+            lines.append(last)
+        else:
+            notes.append(f"{file}, line {len(lines) + 1}: half-written last line, left out")
+    try:
+        rows = json.loads(
+            b"[" + b",".join(lines) + b"]"
+        )  # one parse for the whole file: half the time of one for each line
+        if len(rows) == len(lines) and all(type(row) is dict for row in rows):
+            return rows
+    except ValueError:
+        pass
+    number = next(i for i, line in enumerate(lines, start=1) if not _parses(line))
+    raise RecordError(f"{file}, line {number}: not a JSON record: {lines[number - 1][:60]!r}")
+
+
+def _parses(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _columns(file: Path, rows: list[dict[str, Any]], keys: Sequence[str]) -> Columns:
+    epoch, steps = (_column(file, rows, key) for key in ("epoch", "steps"))
+    for name, column in (("epoch", epoch), ("steps", steps)):
+        if np.isnan(column).any():
+            raise RecordError(f"{file}, line {int(np.isnan(column).argmax()) + 1}: no {name}")
+    behind = np.flatnonzero(np.diff(epoch) <= 0)
+    if behind.size:
+        line = int(behind[0]) + 2
+        raise RecordError(f"{file}, line {line}: epoch {epoch[line - 1]:g} after epoch {epoch[line - 2]:g}")
+    return Columns(epoch.astype(np.int64), steps.astype(np.int64), {key: _column(file, rows, key) for key in keys})
+
+
+def _column(file: Path, rows: list[dict[str, Any]], key: str) -> np.ndarray:
+    values = [row.get(key) for row in rows]
+    for line, value in enumerate(values, start=1):
+        if not (value is None or type(value) in (int, float)):
+            raise RecordError(f"{file}, line {line}: {key} should be a number or null, found {value!r}")
+    return np.array(values, dtype=np.float64)
+
+
+def _evaluation_columns(file: Path, rows: list[dict[str, Any]]) -> Columns:
+    means, counts = [], []
+    for line, row in enumerate(rows, start=1):
+        returns = row.get("returns")
+        if not (isinstance(returns, list) and returns and all(type(x) in (int, float) for x in returns)):
+            raise RecordError(f"{file}, line {line}: returns should be a list of numbers, found {returns!r}")
+        means.append(sum(returns) / len(returns))
+        counts.append(len(returns))
+    columns = _columns(file, rows, ())
+    return columns._replace(values={"return": np.array(means), "episodes": np.array(counts, dtype=np.float64)})

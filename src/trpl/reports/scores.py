@@ -1,0 +1,200 @@
+"""The two numbers of the paper's Table 1 for each run, and their statistics for each group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trpl.reports import statistics
+from trpl.reports.groups import Group
+from trpl.reports.reading import Run
+from trpl.reports.statistics import Estimate
+
+WINDOW = 20  # epochs
+BOOTSTRAP_SEED = 0
+
+
+@cache
+def paper_table() -> dict[str, Any]:
+    """Table 1 of the paper: `tasks` with their budgets, and `results` by method, task and column as [mean, half-width]."""
+    return json.loads(files("trpl.reports").joinpath("paper_table1.json").read_text(encoding="utf-8"))
+
+
+def paper_result(method: str, env_id: str) -> dict[str, Any] | None:
+    return paper_table()["results"].get(method, {}).get(env_id)
+
+
+def early_window(run: Run) -> np.ndarray | None:
+    """Mean return of each evaluation in the 20 epochs after 20 % of training; None if they are not all there."""
+    return _window(run, run.num_epochs // 5)
+
+
+def final_window(run: Run) -> np.ndarray | None:
+    """Mean return of each evaluation in the last 20 epochs; None before training has ended."""
+    return _window(run, len(run.metrics.epoch) - WINDOW) if run.finished else None
+
+
+def window_after(run: Run, steps: float) -> np.ndarray | None:
+    """Mean return of each evaluation in the 20 epochs after `steps` steps; None if they are not all there."""
+    return _window(run, int((run.metrics.steps <= steps).sum()))
+
+
+def _window(run: Run, start: int) -> np.ndarray | None:
+    """The evaluations of 20 epochs, the first of them being number `start` (from 0)."""
+    epoch = run.metrics.epoch
+    if start < 0 or start + WINDOW > len(epoch):
+        return None
+    evaluated = run.evaluations.epoch
+    inside = (evaluated >= epoch[start]) & (evaluated <= epoch[start + WINDOW - 1])
+    return run.evaluations.values["return"][inside] if inside.any() else None
+
+
+class Score(NamedTuple):
+    """One number of the table: mean over seeds, its interval over seeds, the pooled ±, and the seeds' own numbers."""
+
+    estimate: Estimate
+    pooled: float
+    iqm: Estimate
+    seeds: tuple[int, ...]
+    values: np.ndarray
+
+
+def score(runs: Sequence[Run], windows: Sequence[np.ndarray | None]) -> Score | None:
+    """The score of `runs` from the `windows` of those that have one; None if none has."""
+    present = [(run.seed, window) for run, window in zip(runs, windows, strict=True) if window is not None]
+    if not present:
+        return None
+    values = np.array([window.mean() for _, window in present])
+    return Score(
+        estimate=statistics.estimate(statistics.mean, [values], generator=_generator()),
+        pooled=statistics.pooled_half_width(np.concatenate([window for _, window in present])),
+        iqm=statistics.estimate(statistics.iqm, [values], generator=_generator()),
+        seeds=tuple(seed for seed, _ in present),
+        values=values,
+    )
+
+
+class GroupScores(NamedTuple):
+    """A group's numbers: `early` and `final` of its own training, `same_steps` at the paper's 20 % whatever its budget."""
+
+    group: Group
+    early: Score | None
+    final: Score | None
+    same_steps: Score | None
+
+
+def group_scores(group: Group) -> GroupScores:
+    task = paper_table()["tasks"].get(group.env_id)
+    reach = [window_after(run, 0.2 * task["total_steps"]) if task else None for run in group.runs]
+    return GroupScores(
+        group=group,
+        early=score(group.runs, [early_window(run) for run in group.runs]),
+        final=score(group.runs, [final_window(run) for run in group.runs]),
+        same_steps=score(group.runs, reach),
+    )
+
+
+class Comparison(NamedTuple):
+    """Final returns of `first` against `second` on one task."""
+
+    first: Group
+    second: Group
+    paired: bool
+    num_pairs: int
+    difference: Estimate
+    probability: Estimate
+
+
+def compare(first: GroupScores, second: GroupScores) -> Comparison | None:
+    """Difference of the final means and probability of improvement; paired by seed when at least two seeds match."""
+    if first.final is None or second.final is None:
+        return None
+    x, y = first.final, second.final
+    shared = sorted(set(x.seeds) & set(y.seeds))
+    paired = len(shared) >= 2
+    if paired:
+        scores, others = ([s.values[[s.seeds.index(seed) for seed in shared]]] for s in (x, y))
+    else:
+        scores, others = [x.values], [y.values]
+    difference = statistics.compare(statistics.mean_difference, scores, others, paired=paired, generator=_generator())
+    probability = statistics.compare(
+        statistics.probability_of_improvement, scores, others, paired=paired, generator=_generator()
+    )
+    return Comparison(first.group, second.group, paired, len(shared) if paired else 0, difference, probability)
+
+
+def comparisons(scores: Sequence[GroupScores]) -> list[Comparison]:
+    """Each pair of groups on the same task, once."""
+    pairs = (compare(a, b) for a, b in combinations(scores, 2) if a.group.env_id == b.group.env_id)
+    return [pair for pair in pairs if pair is not None]
+
+
+class Aggregate(NamedTuple):
+    """One method over several tasks, final returns divided by what the paper reports for PPO on each task."""
+
+    name: str
+    method: str
+    num_runs: int
+    iqm: Estimate
+    mean: Estimate
+    median: Estimate
+    optimality_gap: Estimate
+    profile: Estimate
+
+
+class Aggregates(NamedTuple):
+    tasks: tuple[str, ...]
+    thresholds: np.ndarray
+    methods: tuple[Aggregate, ...]
+
+
+def aggregate(scores: Sequence[GroupScores]) -> Aggregates | None:
+    """Statistics over tasks, on the largest block of tasks × methods without gaps; None without tasks of the paper."""
+    table = {(s.group.name, s.group.env_id): s for s in scores if s.final and s.group.env_id in paper_table()["tasks"]}
+    tasks, names = _largest_block(table.keys())
+    if not tasks:
+        return None
+    unit = {task: paper_table()["results"]["ppo"][task]["final"][0] for task in tasks}
+    normalised = {name: [table[name, task].final.values / unit[task] for task in tasks] for name in names}
+    highest = max(float(task.max()) for rows in normalised.values() for task in rows)
+    thresholds = np.linspace(0.0, np.ceil(10 * highest) / 10, 101)
+
+    def summary(name: str) -> Aggregate:
+        rows = normalised[name]
+        found = [
+            statistics.estimate(statistic, rows, generator=_generator())
+            for statistic in (statistics.iqm, statistics.mean, statistics.median, statistics.optimality_gap)
+        ]
+        profile = statistics.estimate(
+            lambda drawn: statistics.performance_profile(drawn, thresholds),
+            rows,
+            generator=_generator(),
+            num_resamples=1000,
+        )
+        return Aggregate(name, table[name, tasks[0]].group.method, sum(map(len, rows)), *found, profile)
+
+    return Aggregates(tasks, thresholds, tuple(map(summary, names)))
+
+
+def _largest_block(cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Tasks and names such that each (name, task) is in `cells`, as many cells as possible; between equals, more tasks."""
+    tasks = list(dict.fromkeys(task for _, task in cells))
+    names = list(dict.fromkeys(name for name, _ in cells))
+    best: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    for size in range(len(tasks), 0, -1):
+        for chosen in combinations(tasks, size):
+            complete = tuple(name for name in names if all((name, task) in cells for task in chosen))
+            if len(complete) * size > len(best[0]) * len(best[1]):
+                best = (chosen, complete)
+    return best
+
+
+def _generator() -> np.random.Generator:
+    """The same draws for every number, so that a report of the same runs is the same to the last digit."""
+    return np.random.default_rng(BOOTSTRAP_SEED)

@@ -1,0 +1,144 @@
+"""Curves over training: a measure's mean over seeds and its interval, at epochs all runs of a group have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from trpl.reports.groups import Group
+from trpl.reports.reading import Columns, Run
+from trpl.reports.scores import BOOTSTRAP_SEED
+from trpl.reports.statistics import Estimate, curve_estimate
+
+MAX_POINTS = 240  # as many as a chart of this width can show
+
+
+class Measure(NamedTuple):
+    """What a curve shows: `key` in the records, and the words for its axis."""
+
+    key: str
+    label: str
+
+    @property
+    def is_maximum(self) -> bool:
+        return self.key.endswith("_max")
+
+
+RETURN = Measure("return", "evaluation return")
+KL = Measure("kl", "mean KL(new ‖ old) per epoch")
+ENTROPY = Measure("entropy", "policy entropy")
+ENTROPY_TARGET = Measure("entropy_target", "entropy target")
+MEAN_AUDIT = (
+    Measure("before_mean", "network, mean over states"),
+    Measure("before_mean_max", "network, worst state"),
+    Measure("after_mean", "projected, mean over states"),
+    Measure("after_mean_max", "projected, worst state"),
+    Measure("mean_bound", "bound"),
+)
+COV_AUDIT = tuple(Measure(measure.key.replace("mean", "cov", 1), measure.label) for measure in MEAN_AUDIT)
+MEASURES = (RETURN, KL, ENTROPY, ENTROPY_TARGET, *MEAN_AUDIT, *COV_AUDIT)
+
+
+class Curve(NamedTuple):
+    """A measure over training. `seconds` is the mean wall-clock time over runs, NaN where it was not recorded."""
+
+    epoch: np.ndarray
+    steps: np.ndarray
+    seconds: np.ndarray
+    estimate: Estimate
+    num_epochs: int  # before thinning
+
+
+def curve(group: Group, measure: Measure, max_points: int = MAX_POINTS) -> Curve | None:
+    """The curve of `measure` for `group`, thinned to `max_points`; None if no run recorded it.
+
+    Thinning takes every so manieth epoch as it is, without smoothing; of a maximum it takes the largest value since the last point
+    kept, so that no excess is lost.
+    """
+    columns = [_columns(run, measure) for run in group.runs]
+    epoch = _common_epochs(columns)
+    if not epoch.size:
+        return None
+    rows = np.stack([_at(column, column.values[measure.key], epoch) for column in columns])
+    if np.isnan(rows).all():
+        return None
+    kept = thin(epoch.size, max_points)
+    if measure.is_maximum:
+        rows = np.fmax.reduceat(rows, np.concatenate([[0], kept[:-1] + 1]), axis=1)
+    else:
+        rows = rows[:, kept]
+    return Curve(
+        epoch=epoch[kept],
+        steps=_at(columns[0], columns[0].steps, epoch[kept]),
+        seconds=_seconds(group.runs, epoch[kept]),
+        estimate=curve_estimate(rows, generator=np.random.default_rng(BOOTSTRAP_SEED)),
+        num_epochs=epoch.size,
+    )
+
+
+def thin(num_epochs: int, max_points: int) -> np.ndarray:
+    """Indices of at most `max_points` epochs, evenly spread, the first and the last among them."""
+    return np.unique(np.linspace(0, num_epochs - 1, min(num_epochs, max_points)).round().astype(np.int64))
+
+
+def _columns(run: Run, measure: Measure) -> Columns:
+    return run.evaluations if measure is RETURN else run.metrics
+
+
+def _common_epochs(columns: Sequence[Columns]) -> np.ndarray:
+    """Epochs that all of `columns` have: a mean over seeds is over the same seeds at every point."""
+    return reduce(np.intersect1d, [column.epoch for column in columns])
+
+
+def _at(columns: Columns, values: np.ndarray, epoch: np.ndarray) -> np.ndarray:
+    return values[np.searchsorted(columns.epoch, epoch)]
+
+
+def _seconds(runs: Sequence[Run], epoch: np.ndarray) -> np.ndarray:
+    if not all(np.isin(epoch, run.timings.epoch).all() for run in runs):
+        return np.full(epoch.size, np.nan)
+    return np.mean([_at(run.timings, run.timings.values["seconds"], epoch) for run in runs], axis=0)
+
+
+class Audit(NamedTuple):
+    """How one part of the trust region was kept, over all epochs, states and seeds; distances as multiples of the bound.
+
+    The network alone acts in the environment (the projection is part of the loss only), so `network_*` is what was done and
+    `projected_*` what the layer guarantees.
+    """
+
+    bound: float
+    network_mean: float
+    network_worst: float
+    share_outside: float  # of epochs in which the network's mean over states was outside
+    projected_mean: float
+    projected_worst: float
+
+
+def audit(group: Group, part: str) -> Audit | None:
+    """The audit of `part`, "mean" or "cov"; None if the group has no bound on it or no record of it."""
+
+    def column(key: str) -> np.ndarray:
+        return np.concatenate([run.metrics.values[key] for run in group.runs])
+
+    bound = column(f"{part}_bound")
+    before, before_max, after, after_max = (
+        column(key) / bound for key in (f"before_{part}", f"before_{part}_max", f"after_{part}", f"after_{part}_max")
+    )
+    if not np.isfinite(before).any():
+        return None
+    return Audit(
+        bound=float(np.nanmean(bound)),
+        network_mean=_nan(np.nanmean, before),
+        network_worst=_nan(np.nanmax, before_max),
+        share_outside=float((before[~np.isnan(before)] > 1).mean()),
+        projected_mean=_nan(np.nanmean, after),
+        projected_worst=_nan(np.nanmax, after_max),
+    )
+
+
+def _nan(statistic, values: np.ndarray) -> float:
+    return float(statistic(values)) if not np.isnan(values).all() else float("nan")

@@ -1,0 +1,141 @@
+"""Statistics over seeds and tasks, as the field reports them (Agarwal et al., 2021, whose package is rliable).
+
+Scores are a list of arrays, one per task, each with a run per entry on its *last* axis; leading axes are resamples, so that
+every statistic serves the point estimate and its bootstrap alike. Tasks may differ in their number of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+Scores = Sequence[np.ndarray]
+CONFIDENCE = 0.95
+NUM_RESAMPLES = 5000
+
+
+class Estimate(NamedTuple):
+    """A value and the ends of its 95 % interval, numbers or arrays; NaN ends where one run gives no interval."""
+
+    value: np.ndarray | float
+    low: np.ndarray | float
+    high: np.ndarray | float
+
+
+def mean(scores: Scores) -> np.ndarray:
+    """Mean over tasks of the mean over runs."""
+    return np.mean([task.mean(axis=-1) for task in scores], axis=0)
+
+
+def median(scores: Scores) -> np.ndarray:
+    """Median over tasks of the mean over runs."""
+    return np.median([task.mean(axis=-1) for task in scores], axis=0)
+
+
+def iqm(scores: Scores) -> np.ndarray:
+    """Interquartile mean: the mean of all n scores without the ⌊n/4⌋ lowest and the ⌊n/4⌋ highest."""
+    pooled = np.sort(np.concatenate(scores, axis=-1), axis=-1)
+    cut = pooled.shape[-1] // 4
+    return pooled[..., cut : pooled.shape[-1] - cut].mean(axis=-1)
+
+
+def optimality_gap(scores: Scores, threshold: float = 1.0) -> np.ndarray:
+    """How far the scores fall short of `threshold` on average: threshold − mean min(score, threshold)."""
+    return threshold - np.minimum(np.concatenate(scores, axis=-1), threshold).mean(axis=-1)
+
+
+def performance_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
+    """Share of all scores above each threshold; the thresholds are the last axis of the result."""
+    pooled = np.sort(np.concatenate(scores, axis=-1), axis=-1)
+    rows = pooled.reshape(-1, pooled.shape[-1])
+    above = np.stack([pooled.shape[-1] - np.searchsorted(row, thresholds, side="right") for row in rows])
+    return above.reshape(*pooled.shape[:-1], len(thresholds)) / pooled.shape[-1]
+
+
+def probability_of_improvement(scores: Scores, others: Scores) -> np.ndarray:
+    """Mean over tasks of P(X > Y) + ½ P(X = Y), X and Y runs of the two methods: the Mann–Whitney U over its largest value."""
+    shares = []
+    for x, y in zip(scores, others, strict=True):
+        ordered = np.sign(x[..., :, None] - y[..., None, :])
+        shares.append(0.5 + 0.5 * ordered.mean(axis=(-2, -1)))
+    return np.mean(shares, axis=0)
+
+
+def draw_indices(counts: Sequence[int], generator: np.random.Generator, num_resamples: int) -> list[np.ndarray]:
+    """Which runs stand in each resample, drawn with replacement within each task: arrays [num_resamples, count]."""
+    return [generator.integers(count, size=(num_resamples, count)) for count in counts]
+
+
+def interval(samples: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
+    """Percentile interval of bootstrap `samples` along their first axis."""
+    low, high = np.quantile(samples, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return low, high
+
+
+def estimate(
+    statistic: Callable[[Scores], np.ndarray],
+    scores: Scores,
+    *,
+    generator: np.random.Generator,
+    num_resamples: int = NUM_RESAMPLES,
+) -> Estimate:
+    """`statistic` of `scores` with its interval from a stratified bootstrap (runs resampled within each task)."""
+    value = statistic(scores)
+    if all(len(task) < 2 for task in scores):
+        return Estimate(value, value * np.nan, value * np.nan)
+    drawn = draw_indices([len(task) for task in scores], generator, num_resamples)
+    samples = statistic([task[index] for task, index in zip(scores, drawn, strict=True)])
+    return Estimate(value, *interval(samples))
+
+
+def compare(
+    statistic: Callable[[Scores, Scores], np.ndarray],
+    scores: Scores,
+    others: Scores,
+    *,
+    paired: bool,
+    generator: np.random.Generator,
+    num_resamples: int = NUM_RESAMPLES,
+) -> Estimate:
+    """`statistic` of two methods with its interval.
+
+    Paired, run i of the one belongs to run i of the other in each task (the same seed) and the two are drawn together;
+    otherwise each method is resampled on its own, as in rliable.
+    """
+    value = statistic(scores, others)
+    if all(len(task) < 2 for task in (*scores, *others)):
+        return Estimate(value, value * np.nan, value * np.nan)
+    first = draw_indices([len(task) for task in scores], generator, num_resamples)
+    second = first if paired else draw_indices([len(task) for task in others], generator, num_resamples)
+    samples = statistic(
+        [task[index] for task, index in zip(scores, first, strict=True)],
+        [task[index] for task, index in zip(others, second, strict=True)],
+    )
+    return Estimate(value, *interval(samples))
+
+
+def mean_difference(scores: Scores, others: Scores) -> np.ndarray:
+    """How much higher the mean of `scores` is than that of `others`."""
+    return mean(scores) - mean(others)
+
+
+def curve_estimate(rows: np.ndarray, *, generator: np.random.Generator, num_resamples: int = 1000) -> Estimate:
+    """Mean of `rows` [run, point] at each point with its interval over runs, by one bootstrap of whole runs."""
+    value = rows.mean(axis=0)
+    num_runs = len(rows)
+    if num_runs < 2:
+        return Estimate(value, value * np.nan, value * np.nan)
+    drawn = generator.integers(num_runs, size=(num_resamples, num_runs))
+    weights = np.stack([(drawn == run).sum(axis=1) for run in range(num_runs)], axis=1) / num_runs
+    return Estimate(value, *interval(weights @ rows))
+
+
+def pooled_half_width(samples: np.ndarray) -> float:
+    """Half the width of the normal 95 % interval of the mean that takes all `samples` for independent: 1.96 s/√n.
+
+    The paper's intervals look so (epochs × seeds pooled). Epochs of one run are far from independent, hence it is too narrow; it
+    is given for comparison only.
+    """
+    return float(1.959963984540054 * samples.std(ddof=1) / np.sqrt(samples.size)) if samples.size > 1 else float("nan")

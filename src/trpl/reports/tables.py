@@ -1,0 +1,148 @@
+"""Tables as rows of plain values, and as CSV; Table 1 has the paper's numbers beside ours."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trpl.reports.groups import Group
+from trpl.reports.scores import Aggregates, Comparison, GroupScores, Score, paper_result, paper_table
+from trpl.reports.series import Curve, audit
+from trpl.reports.statistics import Estimate
+
+Row = dict[str, Any]
+
+
+def table1(scores: Sequence[GroupScores]) -> list[Row]:
+    """A row per method and task: both numbers of Table 1 with intervals over seeds, the pooled ±, and the paper's."""
+    rows = []
+    for entry in scores:
+        group = entry.group
+        paper, task = paper_result(group.method, group.env_id), paper_table()["tasks"].get(group.env_id)
+        row: Row = {"task": group.env_id, "method": group.name, "total_steps": group.runs[0].total_steps}
+        for name, found in (("early", entry.early), ("final", entry.final), ("same_steps", entry.same_steps)):
+            row |= _score(name, found)
+        row["paper_total_steps"] = task and task["total_steps"]
+        for column in ("early", "final"):
+            mean, half_width = paper[column] if paper else (None, None)
+            row |= {f"paper_{column}": mean, f"paper_{column}_half_width": half_width}
+        rows.append(row)
+    return rows
+
+
+def _score(name: str, score: Score | None) -> Row:
+    keys = (name, f"{name}_low", f"{name}_high", f"{name}_pooled_half_width", f"{name}_iqm", f"{name}_iqm_low",
+            f"{name}_iqm_high", f"{name}_seeds")  # fmt: skip
+    if score is None:
+        return dict.fromkeys(keys)
+    return dict(zip(keys, (*score.estimate, score.pooled, *score.iqm, len(score.seeds)), strict=True))
+
+
+def run_rows(scores: Sequence[GroupScores]) -> list[Row]:
+    """A row per run: what was run, how far it came and its own numbers."""
+    rows = []
+    for entry in scores:
+        for run in (*entry.group.runs, *entry.group.unfinished):
+            own = {}
+            for name in ("early", "final"):
+                score = getattr(entry, name)
+                known = dict(zip(score.seeds, score.values, strict=True)) if score and run in entry.group.runs else {}
+                own[name] = known.get(run.seed)
+            seconds = run.timings.values["seconds"]
+            rows.append({
+                "task": run.env_id, "method": entry.group.name, "seed": run.seed, "steps": run.steps,
+                "total_steps": run.total_steps, "finished": run.finished, **own,
+                "seconds": float(seconds[-1]) if seconds.size else None,
+                "commit": run.commit, "created": run.created, "command": run.command, "folder": str(run.path),
+            })  # fmt: skip
+    return rows
+
+
+def comparison_rows(found: Iterable[Comparison]) -> list[Row]:
+    """A row per pair of methods on a task: difference of the final means and probability of improvement."""
+    return [
+        {
+            "task": pair.first.env_id, "method": pair.first.name, "other": pair.second.name,
+            "paired_seeds": pair.num_pairs or None,
+            **_estimate("difference", pair.difference), **_estimate("probability", pair.probability),
+        }
+        for pair in found
+    ]  # fmt: skip
+
+
+def aggregate_rows(found: Aggregates | None) -> list[Row]:
+    """A row per method: statistics over tasks, in units of the paper's PPO."""
+    names = ("iqm", "mean", "median", "optimality_gap")
+    return [
+        {"method": entry.name, "tasks": " ".join(found.tasks), "runs": entry.num_runs}
+        | {key: value for name in names for key, value in _estimate(name, getattr(entry, name)).items()}
+        for entry in (found.methods if found else ())
+    ]
+
+
+def profile_rows(found: Aggregates | None) -> list[Row]:
+    """A row per method and threshold: the share of runs above it."""
+    return [
+        {"method": entry.name, "threshold": threshold, **_estimate("share", Estimate(*values))}
+        for entry in (found.methods if found else ())
+        for threshold, *values in zip(found.thresholds, *entry.profile, strict=True)
+    ]
+
+
+def curve_rows(curves: Mapping[tuple[Group, str], Curve]) -> Iterable[Row]:
+    """A row per point of each curve; `curves` by group and measure."""
+    for (group, key), curve in curves.items():
+        for epoch, steps, seconds, *values in zip(
+            curve.epoch, curve.steps, curve.seconds, *curve.estimate, strict=True
+        ):
+            yield {
+                "task": group.env_id, "method": group.name, "measure": key, "epoch": int(epoch), "steps": int(steps),
+                "seconds": seconds, **_estimate("mean", Estimate(*values)),
+            }  # fmt: skip
+
+
+def audit_rows(groups: Iterable[Group]) -> list[Row]:
+    """A row per group and part of the trust region: distances as multiples of the bound."""
+    return [
+        {"task": group.env_id, "method": group.name, "part": part, **found._asdict()}
+        for group in groups
+        for part in ("mean", "cov")
+        if (found := audit(group, part))
+    ]
+
+
+def hyperparameter_rows(groups: Sequence[Group]) -> list[Row]:
+    """A row per setting and task, a column per method; settings that are the same everywhere on a task stand once."""
+    rows = []
+    for env_id in dict.fromkeys(group.env_id for group in groups):
+        here = [group for group in groups if group.env_id == env_id]
+        for key in dict.fromkeys(key for group in here for key in group.config):
+            if key not in ("seed", "env_id", "method"):
+                rows.append({"task": env_id, "setting": key} | {g.name: g.config.get(key) for g in here})
+    return rows
+
+
+def write_csv(file: Path, rows: Iterable[Row]) -> None:
+    """`rows` as CSV; a missing value is an empty cell. Without rows, no file."""
+    rows = iter(rows)
+    first = next(rows, None)
+    if first is None:
+        return
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow(first)
+        for row in (first, *rows):
+            writer.writerow(map(_cell, row.values()))
+
+
+def _estimate(name: str, estimate: Estimate) -> Row:
+    return {name: float(estimate.value), f"{name}_low": float(estimate.low), f"{name}_high": float(estimate.high)}
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.8g}"
+    return "" if value is None else value

@@ -1,0 +1,138 @@
+import gzip
+import json
+
+import numpy as np
+import pytest
+from synthetic_runs import run_config, write_run, write_runs
+
+from trpl.errors import RecordError
+from trpl.reports.reading import find_runs, read_run, read_runs
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 3, num_epochs=30))
+
+
+def test_columns_are_those_of_the_file(folder):
+    run = read_run(folder)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
+    assert (run.method, run.env_id, run.seed, run.steps, run.finished) == ("kl", "Hopper-v4", 3, 30 * 2048, True)
+    np.testing.assert_array_equal(run.metrics.values["kl"], [row["kl"] for row in rows])
+    np.testing.assert_allclose(
+        run.evaluations.values["return"], [np.mean(row["returns"]) for row in evaluated], rtol=1e-14
+    )
+    assert np.isnan(run.metrics.values["entropy_target"]).all()
+    assert run.timings.values["seconds"][-1] == pytest.approx(30 * 2048 / 2150)
+
+
+def test_gzipped_records_read_the_same(tmp_path, folder):
+    zipped = write_run(tmp_path / "zipped", run_config("kl", "Hopper-v4", 3, num_epochs=30), zipped=True)
+    assert not (zipped / "metrics.jsonl").exists()
+    for name in ("metrics", "evaluations", "timings"):
+        plain, packed = getattr(read_run(folder), name), getattr(read_run(zipped), name)
+        for key, column in plain.values.items():
+            np.testing.assert_array_equal(column, packed.values[key])
+
+
+def test_half_written_last_line_is_dropped_with_a_note(folder):
+    file = folder / "metrics.jsonl"
+    file.write_text(file.read_text()[:-40])
+    run = read_run(folder)
+    assert len(run.metrics.epoch) == 29
+    assert run.notes == (f"{file}, line 30: half-written last line, left out",)
+    assert not run.finished
+
+
+def test_last_line_without_newline_counts(folder):
+    file = folder / "metrics.jsonl"
+    file.write_text(file.read_text().rstrip("\n"))
+    run = read_run(folder)
+    assert len(run.metrics.epoch) == 30
+    assert not run.notes
+
+
+@pytest.mark.parametrize(
+    "damage", ['{"epoch": 7, "ste', "", "[1, 2]", '{"epoch": 7}, {"epoch": 8}', '{"epoch": 7, "steps": }']
+)
+def test_damage_elsewhere_names_file_and_line(folder, damage):
+    file = folder / "metrics.jsonl"
+    lines = file.read_text().splitlines()
+    lines[6] = damage
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RecordError, match=r"metrics\.jsonl, line 7: not a JSON record"):
+        read_run(folder)
+
+
+def test_record_split_over_two_lines_is_damage(folder):
+    file = folder / "metrics.jsonl"
+    lines = file.read_text().splitlines()
+    lines[4] = lines[4].replace(', "kl":', '\n"kl":', 1)
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RecordError, match="line 5"):
+        read_run(folder)
+
+
+def test_damaged_last_line_with_newline_is_refused(folder):
+    file = folder / "evaluations.jsonl"
+    file.write_text(file.read_text()[:-9] + "\n")
+    with pytest.raises(RecordError, match=r"evaluations\.jsonl, line 30"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("metrics.jsonl", {"epoch": 30, "steps": 1}, "line 31: epoch 30 after epoch 30"),
+        ("metrics.jsonl", {"epoch": 31}, "line 31: no steps"),
+        (
+            "metrics.jsonl",
+            {"epoch": 31, "steps": 1, "kl": "1.0"},
+            "line 31: kl should be a number or null, found '1.0'",
+        ),
+        ("evaluations.jsonl", {"epoch": 31, "steps": 1, "returns": []}, "line 31: returns should be a list of numbers"),
+    ],
+)
+def test_wrong_records_name_file_and_line(folder, name, row, message):
+    with (folder / name).open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    with pytest.raises(RecordError, match=rf"{name}, {message}"):
+        read_run(folder)
+
+
+def test_cut_gzip_file_is_refused(tmp_path):
+    folder = write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, num_epochs=30), zipped=True)
+    file = folder / "metrics.jsonl.gz"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(RecordError, match=r"metrics\.jsonl\.gz: damaged gzip"):
+        read_run(folder)
+    file.write_bytes(gzip.compress(b"x")[:5] + b"nonsense")
+    with pytest.raises(RecordError, match="damaged gzip"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"config": {"method": "kl"}}'])
+def test_wrong_config_names_the_file(folder, text):
+    (folder / "config.json").write_text(text)
+    with pytest.raises(RecordError, match=r"config\.json"):
+        read_run(folder)
+
+
+def test_folders_are_searched_and_counted_once(tmp_path):
+    root = write_runs(tmp_path / "runs", num_epochs=3)
+    assert len(find_runs([root])) == 6
+    assert len(find_runs([root, root / "HalfCheetah-v4" / "kl"])) == 6
+    with pytest.raises(RecordError, match="not a folder"):
+        find_runs([tmp_path / "nowhere"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RecordError, match="no run folder"):
+        find_runs([tmp_path / "empty"])
+
+
+def test_run_without_an_epoch_is_left_out_with_a_note(tmp_path, folder):
+    fresh = write_run(tmp_path / "fresh", run_config("kl", "Hopper-v4", 4, num_epochs=30))
+    (fresh / "metrics.jsonl").write_text("")
+    runs, notes = read_runs([tmp_path])
+    assert [run.path for run in runs] == [folder]
+    assert notes == [f"{fresh}: no epoch recorded yet, left out"]
