@@ -1,0 +1,20 @@
+"""Update rules. `make_algorithm` is the only place that knows them by name."""
+
+import importlib
+
+from trpl.algorithms.base import Algorithm, Batch, Settings
+
+MODULES = {
+    **dict.fromkeys(("kl", "w2", "frobenius", "kl-e", "w2-e", "frobenius-e", "kl-joint"), "trpl"),
+    **dict.fromkeys(("ppo", "ppo-m"), "ppo"),
+    **dict.fromkeys(("papi", "papi-gradient"), "papi"),
+    "trpo": "trpo",
+}
+
+__all__ = ["Algorithm", "Batch", "Settings", "make_algorithm"]
+
+
+def make_algorithm(config: Settings, *, obs_size: int, action_size: int) -> Algorithm:
+    """The algorithm of `config.method`; a method is one module here with a function `make`, and one line above."""
+    module = importlib.import_module(f"trpl.algorithms.{MODULES[config.method]}")
+    return module.make(config, obs_size=obs_size, action_size=action_size)

@@ -4,65 +4,65 @@ The same forward pass serves collection, evaluation and a policy loaded from a r
 would cost more than the 64 × 64 network itself.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trpl.policies.storage import newest_checkpoint, read_checkpoint
+
 MIN_STD = 1e-5
-STD_SHIFT = 0.541308  # as in `networks`: softplus(STD_SHIFT) + MIN_STD = 1
+STD_SHIFT = float(np.log(np.expm1(1.0 - MIN_STD)))  # softplus(STD_SHIFT) + MIN_STD = 1: policies start with deviation 1
 
 
 class Actor:
-    """Weights by name → mean and samples of the Gaussian policy, for normalised observations [..., obs]."""
+    """Weights by name → mean and samples of the Gaussian policy, for normalised observations [..., obs], float32."""
 
     def __init__(self, weights: Mapping[str, Any]):
-        weights = {name: np.asarray(w, np.float32) for name, w in weights.items()}
-        self.obs_size = weights["layer0/weight" if "layer0/weight" in weights else "mean/weight"].shape[0]
+        weights = {name: np.asarray(weight, np.float32) for name, weight in weights.items()}
         self.action_size = weights["mean/bias"].shape[0]
+        self.full_covariance = any(name.startswith("chol/") for name in weights)
+        spread = "chol" if self.full_covariance else "std"
+        self.contextual = f"{spread}/weight" in weights
         self._hidden = []
         while f"layer{len(self._hidden)}/weight" in weights:
-            name = f"layer{len(self._hidden)}"
-            self._hidden.append((weights[f"{name}/weight"], weights[f"{name}/bias"]))
-        self._mean = weights["mean/weight"], weights["mean/bias"]
-        self._spread_name = "std" if any(name.startswith("std/") for name in weights) else "chol"
-        self.contextual = f"{self._spread_name}/weight" in weights
+            self._hidden.append(_layer(weights, f"layer{len(self._hidden)}"))
+        self._mean = _layer(weights, "mean")
+        self.obs_size = (self._hidden[0] if self._hidden else self._mean)[0].shape[0]
         if self.contextual:
-            self._spread_head = weights[f"{self._spread_name}/weight"], weights[f"{self._spread_name}/bias"]
+            self._spread = _layer(weights, spread)
         else:
-            self._shared_spread = self._spread(weights[f"{self._spread_name}/raw"])
+            self._shared_scale = self._scale(weights[f"{spread}/raw"])
 
     def mean(self, observations: np.ndarray) -> np.ndarray:
-        """Mean action; what acts when no noise is wanted."""
-        weight, bias = self._mean
-        return np.dot(self._features(observations), weight) + bias
+        """Mean action: what acts when no noise is wanted."""
+        return self._affine(self._features(observations), self._mean)
 
     def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """mean + L·noise with standard normal `noise` [..., act] and ΣΣ = LLᵀ; raw, neither squashed nor clipped."""
+        """mean + L·noise with Σ = LLᵀ and standard normal `noise` [..., act]; raw, neither squashed nor clipped."""
         features = self._features(observations)
-        weight, bias = self._mean
-        action = np.dot(features, weight)
-        action += bias
-        if self.contextual:
-            weight, bias = self._spread_head
-            spread = self._spread(np.dot(features, weight) + bias)
-        else:
-            spread = self._shared_spread
-        action += spread * noise if self._spread_name == "std" else (spread @ noise[..., None])[..., 0]
-        return action
+        action = self._affine(features, self._mean)
+        scale = self._scale(self._affine(features, self._spread)) if self.contextual else self._shared_scale
+        step = (scale @ noise[..., None])[..., 0] if self.full_covariance else scale * noise
+        return np.add(action, step, action)
 
     def _features(self, x: np.ndarray) -> np.ndarray:
         for weight, bias in self._hidden:
             x = np.dot(x, weight)
-            x += bias
-            np.tanh(x, out=x)
+            np.add(x, bias, x)
+            np.tanh(x, x)
         return x
 
-    def _spread(self, raw: np.ndarray) -> np.ndarray:
-        """Standard deviations [..., act], or Cholesky factors [..., act, act]."""
-        if self._spread_name == "std":
+    @staticmethod
+    def _affine(x: np.ndarray, layer: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        weight, bias = layer
+        x = np.dot(x, weight)
+        return np.add(x, bias, x)
+
+    def _scale(self, raw: np.ndarray) -> np.ndarray:
+        """Standard deviations [..., act] or Cholesky factors [..., act, act]; the same map from raw numbers as in `networks`."""
+        if not self.full_covariance:
             return _positive(raw)
         dim = self.action_size
         chol = np.zeros((*raw.shape[:-1], dim, dim), np.float32)
@@ -72,35 +72,54 @@ class Actor:
         return chol
 
 
+def _layer(weights: Mapping[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
+    return weights[f"{name}/weight"], weights[f"{name}/bias"]
+
+
 def _positive(raw: np.ndarray) -> np.ndarray:
+    """softplus(raw + shift) + 1e-5."""
     return np.logaddexp(np.float32(0), raw + np.float32(STD_SHIFT)) + np.float32(MIN_STD)
 
 
 class Policy:
     """A trained policy with its observation normaliser: `action = policy(observation)`.
 
-    Noise-free by default; with a NumPy generator, `policy(observation, rng)` samples as in training.
+    Noise-free as in evaluation; given a NumPy generator, `policy(observation, rng)` samples as in training. Observations may
+    have any leading axes. Actions are neither squashed nor clipped.
     """
 
-    def __init__(self, actor: Actor, *, mean: np.ndarray, std: np.ndarray, clip: float | None):
-        self._actor, self._mean, self._std, self._clip = actor, mean, std, clip
+    def __init__(self, actor: Actor, *, shift: np.ndarray, scale: np.ndarray, clip: float | None):
+        self.actor, self.shift, self.scale, self.clip = actor, shift, scale, clip
+
+    @property
+    def obs_size(self) -> int:
+        return self.actor.obs_size
+
+    @property
+    def action_size(self) -> int:
+        return self.actor.action_size
 
     def __call__(self, observation: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         observation = np.asarray(observation)
-        if observation.shape[-1:] != (self._actor.obs_size,):
+        if observation.shape[-1:] != (self.obs_size,):
             raise ValueError(
-                f"the policy was trained on observations of size {self._actor.obs_size}, this one has shape {observation.shape}"
+                f"the policy was trained on observations of size {self.obs_size}, this one has shape {observation.shape}"
             )
-        normalised = ((observation - self._mean) / self._std).astype(np.float32)
-        if self._clip is not None:
-            normalised = np.clip(normalised, -self._clip, self._clip)
+        normalised = self.normalise(observation)
         if rng is None:
-            return self._actor.mean(normalised)
-        noise = rng.standard_normal((*observation.shape[:-1], self._actor.action_size), dtype=np.float32)
-        return self._actor.sample(normalised, noise)
+            return self.actor.mean(normalised)
+        noise = rng.standard_normal((*observation.shape[:-1], self.action_size), dtype=np.float32)
+        return self.actor.sample(normalised, noise)
+
+    def normalise(self, observation: np.ndarray) -> np.ndarray:
+        normalised = (observation - self.shift) / self.scale
+        if self.clip is not None:
+            normalised = np.minimum(np.maximum(normalised, -self.clip), self.clip)
+        return normalised.astype(np.float32)
 
 
 def load_policy(run: str | Path) -> Policy:
-    """The policy of the newest sound checkpoint in a run folder (or of one checkpoint folder)."""
-    from safetensors.numpy import load_file
-    raise NotImplementedError
+    """The policy in the newest sound checkpoint of a run folder, or in the checkpoint folder given."""
+    arrays, meta = read_checkpoint(newest_checkpoint(run), part="policy")
+    shift, scale = arrays.pop("observation/shift"), arrays.pop("observation/scale")
+    return Policy(Actor(arrays), shift=shift, scale=scale, clip=meta["observation_clip"])

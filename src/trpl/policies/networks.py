@@ -12,12 +12,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from trpl.gaussians import DiagGaussian, FullGaussian
+from trpl.policies.acting import MIN_STD, STD_SHIFT
 
 Weights = dict[str, Array]
 Gaussian = DiagGaussian | FullGaussian
 
-MIN_STD = 1e-5
-STD_SHIFT = 0.541308  # softplus(STD_SHIFT) + MIN_STD = 1 to float32: every policy starts with standard deviation 1
 HIDDEN_GAIN, MEAN_GAIN, SPREAD_GAIN, VALUE_GAIN = 2.0**0.5, 0.01, 0.01, 1.0
 
 

@@ -1,0 +1,211 @@
+"""Policy gradient through a trust-region layer (paper, Algorithm 2)."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from trpl import entropy_schedule
+from trpl.algorithms.actor_critic import (
+    ActorCritic,
+    LearnerState,
+    Samples,
+    distance_measurements,
+    from_rows,
+    learning_rates,
+    policy_measurements,
+    rows,
+)
+from trpl.algorithms.base import Algorithm, Batch, Metrics, Settings
+from trpl.algorithms.losses import normalised, surrogate
+from trpl.algorithms.minibatches import draw_orders, fit
+from trpl.gaussians import Gaussian, entropy, log_prob
+from trpl.jax import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
+
+LAYERS: dict[str, Callable[[Settings], Any]] = {
+    "kl": lambda c: KLProjection(c.mean_bound, c.cov_bound, entropy_first=bool(c.entropy_first), check=False),
+    "w2": lambda c: WassersteinProjection(
+        c.mean_bound, c.cov_bound, form=c.wasserstein_form, entropy_first=bool(c.entropy_first), check=False
+    ),
+    "frobenius": lambda c: FrobeniusProjection(
+        c.mean_bound, c.cov_bound, whitened=c.whitened, entropy_first=bool(c.entropy_first), check=False
+    ),
+    "kl-joint": lambda c: JointKLProjection(c.bound, check=False),
+}
+
+
+def make(config: Settings, *, obs_size: int, action_size: int) -> Algorithm:
+    networks = ActorCritic.of(config, obs_size=obs_size, action_size=action_size)
+    layer = LAYERS[config.method.removesuffix("-e")](config)
+    learn = jax.jit(partial(_update, config=config, networks=networks, layer=layer), donate_argnums=0)
+
+    def update(state, batch, rng):
+        orders = [draw_orders(rng, n, config.rollout_size) for n in (config.value_epochs, config.policy_epochs)]
+        if config.regression == "full":
+            orders.append(draw_orders(rng, config.regression_epochs, config.rollout_size))
+        return learn(state, batch, orders)
+
+    return Algorithm(networks.policy, networks.init, update)
+
+
+def _update(
+    state: LearnerState, batch: Batch, orders: list[Array], *, config: Settings, networks: ActorCritic, layer: Any
+) -> tuple[LearnerState, Metrics]:
+    """One epoch: advantages, value function, policy epochs through the layer, covariance set, audit."""
+    samples = networks.samples(state, batch, discount=config.discount, gae_lambda=config.gae_lambda)
+    state = networks.begin(state, samples.old)
+    learning_rate, learning_rate_vf = learning_rates(config, state.epoch)
+    state, value_loss = networks.fit_value(
+        state, samples, orders=orders[0], config=config, learning_rate=learning_rate_vf
+    )
+
+    target = entropy_target(state, config=config, action_size=networks.policy.action_size)
+    project = partial(layer, **entropy_constraint(target, equality=config.entropy_equality))
+    state, report = fit_policy(
+        state,
+        samples,
+        orders=orders[1],
+        config=config,
+        networks=networks,
+        layer=layer,
+        project=project,
+        learning_rate=learning_rate,
+    )
+    projected = jax.lax.stop_gradient(project(networks.policy(state.policy, samples.observations), samples.old))
+    if config.regression == "full":
+        state, report["penalty"] = regress(
+            state,
+            samples,
+            projected,
+            orders=orders[2],
+            config=config,
+            networks=networks,
+            layer=layer,
+            learning_rate=learning_rate,
+        )
+    if not networks.policy.contextual:
+        state = state._replace(policy=networks.policy.set_spread(state.policy, shared(projected)))
+
+    network = networks.policy(state.policy, samples.observations)
+    metrics = {
+        **policy_measurements(network, samples.old),
+        **audit(layer, network, project(network, samples.old), samples.old),
+        **report,
+        "value_loss": value_loss,
+        "learning_rate": learning_rate,
+        "learning_rate_vf": learning_rate_vf,
+    }
+    bounds = {name: getattr(config, name) for name in ("mean_bound", "cov_bound", "bound")}
+    metrics |= {name: jnp.asarray(bound) for name, bound in bounds.items() if bound is not None}
+    if target is not None:
+        metrics["entropy_target"] = target
+    return state._replace(epoch=state.epoch + 1), metrics
+
+
+def fit_policy(
+    state: LearnerState,
+    samples: Samples,
+    *,
+    orders: Array,
+    config: Settings,
+    networks: ActorCritic,
+    layer: Any,
+    project: Callable[[Gaussian, Gaussian], Gaussian],
+    learning_rate: Array,
+) -> tuple[LearnerState, Metrics]:
+    """Policy epochs: maximise the surrogate of the projected policy minus α times the regression penalty (paper, eq. 12)."""
+
+    def loss(weights, minibatch):
+        observations, actions, advantages, old_log_prob, old_rows = minibatch
+        predicted = networks.policy(weights, observations)
+        projected = project(predicted, from_rows(old_rows, samples.old))
+        policy_loss = surrogate(log_prob(projected, actions) - old_log_prob, normalised(advantages))
+        penalty = layer.penalty(predicted, projected).mean()
+        total = policy_loss
+        if config.regression == "penalty":
+            total += config.regression_weight * penalty
+        if config.entropy_weight:
+            total -= config.entropy_weight * entropy(projected).mean()
+        return total, {"policy_loss": policy_loss, "penalty": penalty}
+
+    policy, optimiser_state, report = fit(
+        loss,
+        state.policy,
+        state.policy_optimiser,
+        data=(samples.observations, samples.actions, samples.advantages, samples.old_log_prob, rows(samples.old)),
+        orders=orders,
+        minibatch_size=config.minibatch_size,
+        optimiser=networks.optimiser,
+        learning_rate=learning_rate,
+    )
+    return state._replace(policy=policy, policy_optimiser=optimiser_state), report
+
+
+def regress(
+    state: LearnerState,
+    samples: Samples,
+    projected: Gaussian,
+    *,
+    orders: Array,
+    config: Settings,
+    networks: ActorCritic,
+    layer: Any,
+    learning_rate: Array,
+) -> tuple[LearnerState, Array]:
+    """Full regression: after the policy epochs, supervised epochs pull the network to its own projection.
+
+    Adam starts afresh each time: its targets are new. Returns the remaining distance too.
+    """
+
+    def loss(weights, minibatch):
+        observations, target_rows = minibatch
+        distance = layer.penalty(networks.policy(weights, observations), from_rows(target_rows, projected)).mean()
+        return distance, {"penalty": distance}
+
+    policy, _, report = fit(
+        loss,
+        state.policy,
+        networks.optimiser.init(state.policy),
+        data=(samples.observations, rows(projected)),
+        orders=orders,
+        minibatch_size=config.minibatch_size,
+        optimiser=networks.optimiser,
+        learning_rate=learning_rate,
+    )
+    return state._replace(policy=policy), report["penalty"]
+
+
+def entropy_target(state: LearnerState, *, config: Settings, action_size: int) -> Array | None:
+    """β of this epoch, or None without entropy control; κ is meant per action dimension."""
+    if not config.entropy_controlled:
+        return None
+    final = config.target_entropy * action_size
+    progress = state.epoch / config.num_epochs
+    if config.entropy_schedule == "linear":
+        return entropy_schedule.linear(state.initial_entropy, final, progress)
+    return entropy_schedule.exponential(state.initial_entropy, final, config.temperature, progress)
+
+
+def entropy_constraint(target: Array | None, *, equality: bool | None) -> dict[str, Array]:
+    if target is None:
+        return {}
+    return {"entropy" if equality else "min_entropy": target}
+
+
+def shared(projected: Gaussian) -> Gaussian:
+    return projected
+
+
+def audit(layer: Any, network: Gaussian, projected: Gaussian, old: Gaussian) -> Metrics:
+    """The layer's own distances to the old policy before and after projection, over all states of the rollout."""
+    found = layer.audit(network, projected, old)
+    return {
+        **distance_measurements("before", found.before.mean, found.before.cov),
+        **distance_measurements("after", found.after.mean, found.after.cov),
+        "projected_mean_share": jnp.mean(found.mean_projected),
+        "projected_cov_share": jnp.mean(found.cov_projected),
+        "projected_entropy": entropy(projected).mean(),
+    }

@@ -1,0 +1,126 @@
+"""Checkpoints on disk: tensors in safetensors, the rest in JSON, every byte under a checksum; no pickle.
+
+A checkpoint is a folder `checkpoints/00000120` with
+
+    policy.safetensors   the weights that act, under their names, and `observation/shift`, `observation/scale`
+    state.safetensors    everything else needed to go on
+    manifest.json        {"content": {"epoch", "meta", "files": {name: sha256}}, "sha256": of the content}
+
+written into a temporary folder, flushed to the disk and renamed, so that it is there whole or not at all. NumPy only.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trpl.errors import CheckpointError
+
+FOLDER = "checkpoints"
+MANIFEST = "manifest.json"
+Arrays = dict[str, np.ndarray]
+
+
+def write_checkpoint(
+    run: Path, *, epoch: int, parts: Mapping[str, Mapping[str, np.ndarray]], meta: Mapping[str, Any], keep: int = 2
+) -> Path:
+    """Write `parts` (file name → arrays by name) as the checkpoint of `epoch`; keep it and `keep - 1` before it."""
+    from safetensors.numpy import save
+
+    folder = run / FOLDER
+    temporary = folder / f"tmp-{epoch:08d}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    files = {}
+    for part, arrays in parts.items():
+        data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        files[f"{part}.safetensors"] = hashlib.sha256(data).hexdigest()
+        _write_flushed(temporary / f"{part}.safetensors", data)
+    content = {"epoch": epoch, "meta": meta, "files": files}
+    manifest = {"content": content, "sha256": _digest_json(content)}
+    _write_flushed(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
+    final = folder / f"{epoch:08d}"
+    shutil.rmtree(final, ignore_errors=True)  # only ever the leftover of a checkpoint that was not sound
+    temporary.rename(final)
+    _flush_folder(folder)
+    for old in checkpoint_folders(run)[keep:]:
+        shutil.rmtree(old)
+    return final
+
+
+def checkpoint_folders(run: str | Path) -> list[Path]:
+    """Checkpoints of a run, newest first, sound or not."""
+    return sorted((p for p in (Path(run) / FOLDER).glob("[0-9]*") if p.is_dir()), reverse=True)
+
+
+def newest_checkpoint(run: str | Path) -> Path:
+    """The newest sound checkpoint of a run folder; a broken one is named in a warning and passed over."""
+    run = Path(run)
+    if (run / MANIFEST).exists():
+        check(run)
+        return run
+    refused = []
+    for folder in checkpoint_folders(run):
+        try:
+            check(folder)
+        except CheckpointError as error:
+            refused.append(str(error))
+            continue
+        for message in refused:
+            warnings.warn(f"{message}; using {folder.name} instead", stacklevel=2)
+        return folder
+    why = "; ".join(refused) or "there is none"
+    raise CheckpointError(f"no checkpoint to use in {run}: {why}")
+
+
+def check(folder: Path) -> dict[str, Any]:
+    """The manifest's content, after comparing every checksum."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        content = manifest["content"]
+        sound = manifest["sha256"] == _digest_json(content)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {folder} has no readable manifest ({type(error).__name__})") from error
+    if not sound:
+        raise CheckpointError(f"checkpoint {folder} was changed: its manifest does not match its checksum")
+    for name, wanted in content["files"].items():
+        try:
+            found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {folder} lacks {name}") from error
+        if found != wanted:
+            raise CheckpointError(f"checkpoint {folder} is truncated or was changed: {name} does not match its checksum")
+    return content
+
+
+def read_checkpoint(folder: Path, *, part: str) -> tuple[Arrays, dict[str, Any]]:
+    """Arrays of one part, and the checkpoint's meta data with its `epoch`; refuses what does not match its checksum."""
+    from safetensors.numpy import load
+
+    content = check(folder)
+    return load((folder / f"{part}.safetensors").read_bytes()), content["meta"] | {"epoch": content["epoch"]}
+
+
+def _digest_json(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _write_flushed(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
