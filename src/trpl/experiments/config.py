@@ -42,7 +42,6 @@ class Config:
 
     rollout_size: int = setting(2048, "environment steps per epoch, over all environments", least=2)
     num_envs: int = setting(1, "environments stepped side by side; divides rollout_size", least=1)
-    vectorisation: str = setting("sync", "how several environments are stepped", choices=("sync", "envpool"))
     discount: float = setting(0.99, "γ", least=0.0, most=1.0)
     gae_lambda: float = setting(0.95, "λ of the generalised advantage estimate", least=0.0, most=1.0)
 
