@@ -246,9 +246,19 @@ def _check_together(config: Config) -> None:
         raise ConfigError(f"method {config.method!r} controls the entropy; without a schedule it is {config.method[:-2]!r}")
     if config.entropy_controlled:
         _need(config, ("target_entropy", "entropy_equality"), f"entropy_schedule {config.entropy_schedule!r}")
-    if config.entropy_schedule == "exponential":
-        _need(config, ("temperature",), "entropy_schedule 'exponential'")
-    if config.regression == "full":
+        if config.entropy_schedule == "exponential":
+            _need(config, ("temperature",), "entropy_schedule 'exponential'")
+    else:
+        _refuse(config, ("target_entropy", "temperature", "entropy_equality", "entropy_first"), "an entropy_schedule")
+    if config.entropy_schedule == "linear":
+        _refuse(config, ("temperature",), "entropy_schedule 'exponential'")
+    if not config.normalise_observations:
+        _refuse(config, ("observation_clip",), "normalise_observations")
+    if not config.normalise_rewards:
+        _refuse(config, ("reward_clip",), "normalise_rewards")
+    if config.regression != "full":
+        _refuse(config, ("regression_epochs",), "regression 'full'")
+    else:
         _need(config, ("regression_epochs",), "regression 'full'")
         if config.regression_weight:
             raise ConfigError("regression 'full' replaces the penalty: it wants regression_weight 0")
@@ -260,3 +270,9 @@ def _need(config: Config, names: Iterable[str], reason: str) -> None:
     for name in names:
         if getattr(config, name) is None and applies(name, config.method):
             raise ConfigError(f"{reason} needs {name} ({Config.__dataclass_fields__[name].metadata['help']})")
+
+
+def _refuse(config: Config, names: Iterable[str], reason: str) -> None:
+    for name in names:
+        if getattr(config, name) is not None:
+            raise ConfigError(f"{name} means nothing without {reason}")

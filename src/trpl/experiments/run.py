@@ -1,20 +1,242 @@
-"""One run: a folder with everything needed to repeat, go on with, and judge it. (Interface; the loop follows.)"""
+"""One run: collect, learn, evaluate, record, epoch after epoch, in a folder that can be resumed and judged.
 
+Nothing random is carried from epoch to epoch: every stream is a function of (seed, epoch, stream). What is carried (weights,
+optimisers, normalisers, the environments' unfinished episodes) is in the checkpoint, so a run that was killed and resumed
+ends with the same bits as one that was not.
+"""
+
+import contextlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
-from trpl.experiments.config import Config
+import jax
+import numpy as np
+
+from trpl.algorithms import Batch, make_algorithm
+from trpl.errors import RunError
+from trpl.experiments import checkpoints, records
+from trpl.experiments.config import REPORT_WINDOW, Config
+from trpl.experiments.progress import Progress
+from trpl.policies.acting import Actor
+from trpl.policies.storage import checkpoint_folders
+from trpl.rollouts import Collector, Evaluator, Rollout
+
+LEARNING_STREAM = 201  # third word of the seeds [seed, epoch, stream]
 
 
 class RunResult(NamedTuple):
     folder: Path
-    finished: bool  # False after SIGTERM or Ctrl-C: `trpl resume` goes on
+    finished: bool  # False when it was asked to stop; `resume` goes on
     epochs: int
     final_return: float | None  # mean over the last 20 evaluations, None without any
-    digest: str  # SHA-256 of weights, metrics and evaluations
+    digest: str  # of weights, metrics and evaluations: equal for equal runs
 
 
-def train(config: Config, out: str | Path | None = None, *, progress: bool = True) -> RunResult: ...
+def default_folder(config: Config) -> Path:
+    return Path("runs") / config.env_id / config.method / f"seed-{config.seed}"
 
 
-def resume(out: str | Path, *, progress: bool = True) -> RunResult: ...
+def train(config: Config, out: str | Path | None = None, *, progress: bool = True) -> RunResult:
+    """Train from the start in the new folder `out` (runs/<env>/<method>/seed-<n> by default)."""
+    folder = Path(out) if out is not None else default_folder(config)
+    if (folder / records.CONFIG).exists():
+        raise RunError(f"{folder} already holds a run: go on with `trpl resume {folder}`, or choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder), Trainer(config, folder) as trainer:  # made first: what cannot be trained leaves no run behind
+        records.write_config(folder, config)
+        return trainer.run(Progress.of(config, enabled=progress))
+
+
+def resume(out: str | Path, *, progress: bool = True) -> RunResult:
+    """Go on from the newest sound checkpoint in `out`, or from the start where there is none yet."""
+    folder = Path(out)
+    config = records.read_config(folder)
+    with locked(folder), Trainer(config, folder) as trainer:
+        trainer.restore()
+        return trainer.run(Progress.of(config, enabled=progress))
+
+
+class Trainer:
+    """The parts of a run and where it stands."""
+
+    def __init__(self, config: Config, folder: Path):
+        self.config, self.folder = config, folder
+        self.collector = Collector(
+            config.env_id,
+            num_envs=config.num_envs,
+            seed=config.seed,
+            discount=config.discount,
+            normalise_observations=config.normalise_observations,
+            observation_clip=config.observation_clip,
+            normalise_rewards=config.normalise_rewards,
+            reward_clip=config.reward_clip,
+        )
+        self.evaluator = Evaluator(config.env_id, seed=config.seed)
+        self.algorithm = make_algorithm(
+            config, obs_size=self.collector.observation_size, action_size=self.collector.action_size
+        )
+        self.state = jax.jit(self.algorithm.init)(jax.random.key(config.seed))
+        self.epoch, self.seconds = 0, 0.0
+
+    def __enter__(self) -> "Trainer":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.collector.close()
+        self.evaluator.close()
+
+    def restore(self) -> None:
+        """Back to the newest sound checkpoint; records of later epochs are cut off, since they will be written again."""
+        if checkpoint_folders(self.folder):
+            self.state, self.epoch, self.seconds = checkpoints.restore(
+                self.folder, like=self.state, collector=self.collector
+            )
+        for name in (records.METRICS, records.EVALUATIONS, records.TIMINGS):
+            records.cut_back(self.folder / name, epoch=self.epoch)
+
+    def run(self, progress: Progress) -> RunResult:
+        """Epochs until the end, or until SIGTERM or Ctrl-C; then a checkpoint."""
+        config, saved = self.config, self.epoch
+        with stop_requests() as stop, progress, event_writer(self.folder, first_epoch=self.epoch + 1) as events:
+            progress.begin(self.epoch)
+            while self.epoch < config.num_epochs and not stop.is_set():
+                metrics, evaluation = self.step(events)
+                if self.epoch % config.checkpoint_every == 0:
+                    self.save()
+                    saved = self.epoch
+                progress.update(self.epoch, metrics, evaluation)
+        if saved != self.epoch:
+            self.save()
+        return RunResult(
+            folder=self.folder,
+            finished=self.epoch >= config.num_epochs,
+            epochs=self.epoch,
+            final_return=final_return(self.folder),
+            digest=records.digest(self.folder, checkpoints.learner_arrays(self.state).items()),
+        )
+
+    def step(self, events: Any) -> tuple[dict[str, Any], float | None]:
+        """One epoch: collect, learn, evaluate, record."""
+        config, started = self.config, time.perf_counter()
+        rollout = self.collector.collect(
+            Actor(self.state.policy), num_steps=config.rollout_size // config.num_envs, iteration=self.epoch
+        )
+        rng = np.random.default_rng([config.seed, self.epoch, LEARNING_STREAM])
+        self.state, learned = self.algorithm.update(self.state, Batch.of(rollout), rng)
+        learned = jax.device_get(learned)
+        self.epoch += 1
+        training_seconds = time.perf_counter() - started
+        steps = self.epoch * config.rollout_size
+
+        metrics = episode_means(rollout) | {name: float(value) for name, value in learned.items()}
+        check_finite(metrics, epoch=self.epoch, folder=self.folder)
+        evaluation = self.evaluate(steps)
+        records.append(self.folder / records.METRICS, records.metric_record(self.epoch, steps, metrics))
+        self.seconds += time.perf_counter() - started
+        timing = {"seconds": self.seconds, "steps_per_second": config.rollout_size / training_seconds}
+        records.append(self.folder / records.TIMINGS, {"epoch": self.epoch, "steps": steps, **timing})
+        events(steps, metrics | timing | {"evaluation_return": evaluation})
+        return metrics | timing, evaluation
+
+    def evaluate(self, steps: int) -> float | None:
+        """Noise-free episodes where this epoch has an evaluation; their mean return."""
+        if not self.config.evaluates(self.epoch):
+            return None
+        found = self.evaluator.evaluate(
+            Actor(self.state.policy),
+            self.collector.normaliser,
+            epoch=self.epoch,
+            num_episodes=self.config.eval_episodes,
+        )
+        record = {"epoch": self.epoch, "steps": steps, "returns": found.returns.tolist(), "lengths": found.lengths.tolist()}
+        records.append(self.folder / records.EVALUATIONS, record)
+        return float(found.returns.mean())
+
+    def save(self) -> None:
+        checkpoints.save(
+            self.folder, epoch=self.epoch, state=self.state, collector=self.collector, seconds=self.seconds
+        )
+
+
+def episode_means(rollout: Rollout) -> dict[str, float | None]:
+    """Mean return and length of the episodes that ended in this rollout, None where none did."""
+    if not len(rollout.episode_returns):
+        return {"train_return": None, "train_length": None}
+    return {
+        "train_return": float(rollout.episode_returns.mean()),
+        "train_length": float(rollout.episode_lengths.mean()),
+    }
+
+
+def check_finite(metrics: dict[str, Any], *, epoch: int, folder: Path) -> None:
+    broken = [name for name, value in metrics.items() if value is not None and not math.isfinite(value)]
+    if broken:
+        raise RunError(
+            f"training broke down in epoch {epoch}: {', '.join(broken)} not finite. The checkpoint before it in {folder} is "
+            "untouched; a smaller learning_rate or smaller bounds may help"
+        )
+
+
+def final_return(folder: Path) -> float | None:
+    """Mean return of the last 20 evaluations."""
+    last = records.read(folder / records.EVALUATIONS)[-REPORT_WINDOW:]
+    return float(np.mean([np.mean(record["returns"]) for record in last])) if last else None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process per run folder; the lock goes with the process, however it ends."""
+    import fcntl
+
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{folder} is in use by another process") from None
+        yield
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """An event set by the first SIGTERM or Ctrl-C; a second one interrupts as usual."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def request(number: int, _: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, before[number])
+
+    for number in before:
+        signal.signal(number, request)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def event_writer(folder: Path, *, first_epoch: int) -> Iterator[Any]:
+    """A function that writes scalars as TensorBoard events; events of epochs that are done again are purged."""
+    from tensorboardX import SummaryWriter
+
+    writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch if first_epoch > 1 else None)
+
+    def write(steps: int, scalars: dict[str, float | None]) -> None:
+        for name, value in scalars.items():
+            if value is not None:
+                writer.add_scalar(name, value, steps)
+
+    try:
+        yield write
+    finally:
+        writer.close()

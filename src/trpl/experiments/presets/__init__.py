@@ -28,8 +28,19 @@ def preset(method: str, env_id: str, **overrides: Any) -> Config:
     if env_id not in table.TASKS:
         source += f"; {env_id} is not one of its tasks, so these numbers were not tuned for it"
     contextual = table.CONTEXTUAL.get(method, {}) if overrides.get("contextual") else {}
-    values = {**table.COLUMNS[method], **contextual, "source": source, **overrides}
+    implied = _implied(overrides, table.ENTROPY)
+    values = {**table.COLUMNS[method], **contextual, **implied, "source": source, **overrides}
     return Config(method=method, env_id=env_id, **values)
+
+
+def _implied(overrides: Mapping[str, Any], entropy: Mapping[str, Any]) -> dict[str, Any]:
+    """What choosing full regression or an entropy schedule brings with it unless it is given too."""
+    implied = dict(ablation.FULL_REGRESSION) if overrides.get("regression") == "full" else {}
+    if overrides.get("entropy_schedule", "none") != "none":
+        implied |= entropy
+    if overrides.get("entropy_schedule") == "linear":
+        implied["temperature"] = None
+    return implied
 
 
 def _table_sweep(table: Any, description: str, *, methods: tuple[str, ...], tasks: tuple[str, ...] | None = None) -> Sweep:
