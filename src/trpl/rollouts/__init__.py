@@ -14,6 +14,7 @@ from trpl.rollouts.environments import (
 )
 from trpl.rollouts.evaluation import Evaluation, Evaluator
 from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
+from trpl.rollouts.tasks import register_tasks
 
 __all__ = [
     "Actor",
@@ -30,3 +31,5 @@ __all__ = [
     "generalised_advantages",
     "make_environment",
 ]
+
+register_tasks()

@@ -1,0 +1,14 @@
+"""The project's own tasks, by the names Gymnasium knows them by."""
+
+import gymnasium as gym
+
+
+def register_tasks() -> None:
+    """Register the tasks under `trpl/`; the simulator is imported when one is made.
+
+    No time limit on the reacher: it ends itself, with a true terminal state.
+    """
+    reacher, humanoid = "trpl.rollouts.reacher:SparseReacher", "trpl.rollouts.humanoid:PaperHumanoid"
+    gym.register("trpl/Reacher5Sparse-v0", reacher, kwargs={"target_limit": 0.7})
+    gym.register("trpl/Reacher5SparsePaper-v0", reacher, kwargs={"target_limit": 0.27})
+    gym.register("trpl/HumanoidPaper-v4", humanoid, max_episode_steps=1000)
