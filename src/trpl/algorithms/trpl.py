@@ -182,11 +182,15 @@ def entropy_target(state: LearnerState, *, config: Settings, action_size: int) -
     """β of this epoch, or None without entropy control; κ is meant per action dimension."""
     if not config.entropy_controlled:
         return None
-    final = config.target_entropy * action_size
-    progress = state.epoch / config.num_epochs
+    course = {
+        "initial": state.initial_entropy,
+        "target": config.target_entropy,
+        "progress": state.epoch / config.num_epochs,
+        "dim": action_size,
+    }
     if config.entropy_schedule == "linear":
-        return entropy_schedule.linear(state.initial_entropy, final, progress)
-    return entropy_schedule.exponential(state.initial_entropy, final, config.temperature, progress)
+        return entropy_schedule.linear(**course)
+    return entropy_schedule.exponential(**course, temperature=config.temperature)
 
 
 def entropy_constraint(target: Array | None, *, equality: bool | None) -> dict[str, Array]:

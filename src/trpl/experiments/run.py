@@ -45,12 +45,13 @@ def default_folder(config: Config) -> Path:
 def train(config: Config, out: str | Path | None = None, *, progress: bool = True) -> RunResult:
     """Train from the start in the new folder `out` (runs/<env>/<method>/seed-<n> by default)."""
     folder = Path(out) if out is not None else default_folder(config)
-    if (folder / records.CONFIG).exists():
-        raise RunError(f"{folder} already holds a run: go on with `trpl resume {folder}`, or choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder), Trainer(config, folder) as trainer:  # made first: what cannot be trained leaves no run behind
-        records.write_config(folder, config)
-        return trainer.run(Progress.of(config, enabled=progress))
+    refuse_existing(folder)
+    with Trainer(config, folder) as trainer:  # made first: what cannot be trained leaves no folder behind
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            refuse_existing(folder)
+            records.write_config(folder, config)
+            return trainer.run(Progress.of(config, enabled=progress))
 
 
 def resume(out: str | Path, *, progress: bool = True) -> RunResult:
@@ -162,6 +163,11 @@ class Trainer:
         checkpoints.save(
             self.folder, epoch=self.epoch, state=self.state, collector=self.collector, seconds=self.seconds
         )
+
+
+def refuse_existing(folder: Path) -> None:
+    if (folder / records.CONFIG).exists():
+        raise RunError(f"{folder} already holds a run: go on with `trpl resume {folder}`, or choose another folder")
 
 
 def episode_means(rollout: Rollout) -> dict[str, float | None]:

@@ -39,7 +39,7 @@ def write_checkpoint(
     temporary.mkdir(parents=True)
     files = {}
     for part, arrays in parts.items():
-        data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        data = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
         files[f"{part}.safetensors"] = hashlib.sha256(data).hexdigest()
         _write_flushed(temporary / f"{part}.safetensors", data)
     content = {"epoch": epoch, "meta": meta, "files": files}

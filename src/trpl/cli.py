@@ -1,0 +1,274 @@
+"""The command line: argv in, one call out.
+
+A command is a function from its arguments to an exit code, and a line in `COMMANDS`. What a command needs it imports itself, so
+that `trpl --help` answers at once.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+
+class Command(NamedTuple):
+    summary: str
+    run: Callable[[list[str]], int] | str  # a function, or "module:function" to import when it is called
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; errors end in one line that says what to do, with exit code 2 for what was asked, else 1."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if argv[0] == "--version":
+        print(importlib.import_module("importlib.metadata").version("trpl"))
+        return 0
+    name, *rest = argv
+    if name not in COMMANDS:
+        return fail(f"there is no command {name!r}{did_you_mean(name, COMMANDS)}", code=2)
+    run = COMMANDS[name].run
+    if isinstance(run, str):
+        module, function = run.split(":")
+        run = getattr(importlib.import_module(module), function)
+    warnings.showwarning = lambda message, *_args, **_kwargs: print(f"trpl: note: {message}", file=sys.stderr)
+    try:
+        return run(rest)
+    except UsageError as error:
+        return fail(str(error), code=2)
+    except KeyboardInterrupt:
+        return fail("interrupted", code=130)
+    except Exception as error:
+        if os.environ.get("TRPL_TRACEBACK"):
+            raise
+        ours = type(error).__module__.startswith("trpl")
+        what = str(error) if ours else f"{type(error).__name__}: {error} (set TRPL_TRACEBACK=1 to see where)"
+        return fail(what, code=2 if isinstance(error, ValueError) else 1)
+
+
+def overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        [
+            "trpl: exact trust regions for Gaussian policies",
+            "",
+            "usage: trpl COMMAND ...        trpl COMMAND --help",
+            "",
+            *lines,
+            "",
+            "start with: trpl train kl HalfCheetah-v4 --steps 200000",
+        ]
+    )
+
+
+class UsageError(Exception):
+    """Arguments that do not fit the command."""
+
+
+def fail(message: str, *, code: int) -> int:
+    print(f"trpl: {message}", file=sys.stderr)
+    return code
+
+
+def did_you_mean(name: str, known: Any) -> str:
+    import difflib
+
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {found[0]!r}?" if found else f"; there are {', '.join(known)}"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises instead of exiting, and answers an unknown option with the nearest right one."""
+
+    def __init__(self, name: str, description: str):
+        super().__init__(prog=f"trpl {name}", description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def parse(self, argv: list[str]) -> argparse.Namespace:
+        argv = [_dashes(word) for word in argv]
+        args, unknown = self.parse_known_args(argv)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            name = unknown[0].split("=")[0]
+            hint = did_you_mean(name, known) if name.startswith("-") else ""
+            raise UsageError(f"unrecognised argument {name!r}{hint if hint.count(',') < 3 else ''} (see {self.prog} --help)")
+        return args
+
+
+def _dashes(word: str) -> str:
+    """--mean_bound is --mean-bound."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if word.startswith("--") else word
+
+
+def train(argv: list[str]) -> int:
+    from trpl.experiments.config import METHODS, Config
+
+    parser = Parser("train", "Train a policy with the paper's numbers; any of them can be set by its name.")
+    parser.add_argument("method", help=", ".join(METHODS))
+    parser.add_argument("env_id", metavar="env", help="a Gymnasium environment with vectors as observations and actions")
+    parser.add_argument("--out", help="run folder (runs/ENV/METHOD/seed-N)")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    add_settings(parser, skip=("method", "env_id", "source"), of=Config)
+    args = vars(parser.parse(argv))
+    method, env_id, out, quiet = (args.pop(name) for name in ("method", "env_id", "out", "quiet"))
+    overrides = {name: value for name, value in args.items() if value is not argparse.SUPPRESS}
+    from trpl.experiments.presets import preset
+
+    config = preset(method, env_id, **overrides)
+    use_one_thread()
+    from trpl.experiments.run import train as train_run
+
+    return conclude(train_run(config, out, progress=not quiet), quiet=quiet)
+
+
+def resume(argv: list[str]) -> int:
+    parser = Parser("resume", "Go on with a run that was stopped or killed; the result is the same to the bit.")
+    parser.add_argument("run", help="run folder")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    args = parser.parse(argv)
+    use_one_thread()
+    from trpl.experiments.run import resume as resume_run
+
+    return conclude(resume_run(args.run, progress=not args.quiet), quiet=args.quiet)
+
+
+def conclude(result: Any, *, quiet: bool) -> int:
+    """Say how a run ended and what to do next; draw its learning curve."""
+    if not result.finished:
+        print(f"stopped after epoch {result.epochs}; go on with: trpl resume {result.folder}")
+        return 0
+    from trpl.reports.curve import learning_curve
+
+    curve = learning_curve(result.folder)
+    if not quiet:
+        returned = "" if result.final_return is None else f", return {result.final_return:.0f} (last 20 evaluations)"
+        print(f"finished {result.epochs} epochs{returned}")
+        print(f"run folder      {result.folder}\nlearning curve  {curve}\ndigest          {result.digest}")
+        print(f"next            trpl evaluate {result.folder}    trpl play {result.folder} --video policy.mp4")
+    return 0
+
+
+def evaluate(argv: list[str]) -> int:
+    parser = Parser("evaluate", "Noise-free episodes of a trained policy.")
+    parser.add_argument("run", help="run folder")
+    parser.add_argument("--episodes", type=positive_int, help="how many (as in training)")
+    parser.add_argument("--seed", type=int, help="other starting states than in training")
+    args = parser.parse(argv)
+    import numpy as np
+
+    from trpl.experiments.evaluate import evaluate_run
+
+    found = evaluate_run(args.run, num_episodes=args.episodes, seed=args.seed)
+    for number, (total, length) in enumerate(zip(found.returns, found.lengths, strict=True), start=1):
+        print(f"episode {number}  return {total:.2f}  length {length}")
+    print(f"mean return {np.mean(found.returns):.2f}, standard deviation {np.std(found.returns):.2f}")
+    return 0
+
+
+def play(argv: list[str]) -> int:
+    parser = Parser("play", "Write a video of a trained policy.")
+    parser.add_argument("run", help="run folder")
+    parser.add_argument("--video", required=True, help="file to write, .mp4 or .gif")
+    parser.add_argument("--episodes", type=positive_int, default=1, help="how many (1)")
+    parser.add_argument("--max-steps", type=positive_int, default=1000, help="longest episode shown (1000)")
+    parser.add_argument("--seed", type=int, default=0, help="starting states (0)")
+    args = parser.parse(argv)
+    from trpl.experiments.records import read_config
+    from trpl.policies import load_policy
+    from trpl.rollouts.video import record
+
+    recording = record(
+        load_policy(args.run),
+        read_config(args.run).env_id,
+        args.video,
+        episodes=args.episodes,
+        seed=args.seed,
+        max_steps=args.max_steps,
+    )
+    returns = ", ".join(f"{total:.1f}" for total in recording.returns)
+    print(f"{recording.path}: {recording.num_frames} frames, return {returns}")
+    return 0
+
+
+def presets(argv: list[str]) -> int:
+    parser = Parser("presets", "The paper's hyperparameters: all, or one method's on one task.")
+    parser.add_argument("method", nargs="?", help="for example kl")
+    parser.add_argument("env_id", nargs="?", metavar="env", default="HalfCheetah-v4", help="for example Humanoid-v4")
+    args = parser.parse(argv)
+    from trpl.experiments.presets.listing import all_presets, one_preset
+
+    print(one_preset(args.method, args.env_id) if args.method else all_presets())
+    return 0
+
+
+def add_settings(parser: argparse.ArgumentParser, *, skip: Sequence[str], of: Any) -> None:
+    """An option for every setting of the configuration, under its own name; absent ones keep the preset's value."""
+    import dataclasses
+
+    from trpl.experiments.config import plain_type
+
+    group = parser.add_argument_group("settings (the preset of method and task gives the rest)")
+    for field in dataclasses.fields(of):
+        if field.name in skip:
+            continue
+        flag, kind, text = f"--{field.name.replace('_', '-')}", plain_type(field.name), field.metadata["help"]
+        names = [flag, "--steps"] if field.name == "total_steps" else [flag]
+        common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": text}
+        optional = field.metadata.get("optional", False)
+        if kind is bool:
+            group.add_argument(*names, action=argparse.BooleanOptionalAction, **common)
+        elif kind in (int, float):
+            group.add_argument(*names, type=number(kind, optional=optional), metavar="N", **common)
+        elif kind is str:
+            group.add_argument(*names, metavar="NAME", **common)
+        else:
+            group.add_argument(*names, type=number(int, optional=False), nargs="+", metavar="N", **common)
+
+
+def number(kind: type, *, optional: bool) -> Callable[[str], Any]:
+    """A reader of numbers that takes 1e6 and 1_000_000 for whole ones, and `none` where a setting can be off."""
+
+    def read(text: str) -> Any:
+        if optional and text.lower() == "none":
+            return None
+        value = float(text)
+        if kind is int and not value.is_integer():
+            raise ValueError(text)
+        return kind(value)
+
+    read.__name__ = "whole number" if kind is int else "number"
+    return read
+
+
+def positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def use_one_thread() -> None:
+    """Keep XLA on one core: at these sizes its thread pool costs more than it gives, and runs share the machine."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_multi_thread_eigen" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
+
+
+COMMANDS: dict[str, Command] = {
+    "train": Command("train a policy: trpl train METHOD ENV", train),
+    "resume": Command("go on with a run, exactly: trpl resume RUN", resume),
+    "evaluate": Command("noise-free episodes of a run's policy: trpl evaluate RUN", evaluate),
+    "play": Command("a video of a run's policy: trpl play RUN --video FILE", play),
+    "presets": Command("the paper's hyperparameters: trpl presets [METHOD [ENV]]", presets),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Evaluation of a finished or running run from its newest checkpoint, without JAX."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from trpl.experiments.records import read_config
+from trpl.policies.acting import load_policy
+from trpl.policies.storage import check, newest_checkpoint
+from trpl.rollouts.evaluation import Evaluation, Evaluator
+
+
+class FrozenNormaliser(NamedTuple):
+    """What evaluation needs of an observation normaliser."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+    clip: float | None
+    enabled: bool = True
+
+
+def evaluate_run(run: str | Path, *, num_episodes: int | None = None, seed: int | None = None) -> Evaluation:
+    """Noise-free episodes of the run's policy; by default those that training evaluated after the checkpoint's epoch."""
+    config = read_config(run)
+    folder = newest_checkpoint(run)
+    policy = load_policy(folder)
+    evaluator = Evaluator(config.env_id, seed=config.seed if seed is None else seed)
+    try:
+        return evaluator.evaluate(
+            policy.actor,
+            FrozenNormaliser(policy.shift, policy.scale, policy.clip),
+            epoch=check(folder)["epoch"],
+            num_episodes=num_episodes or config.eval_episodes,
+        )
+    finally:
+        evaluator.close()

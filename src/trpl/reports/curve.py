@@ -1,0 +1,45 @@
+"""The learning curve of one run, as PNG."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
+    """Return over environment steps: evaluations with their spread over episodes, training episodes, and the KL below."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    run = Path(run)
+    config = json.loads((run / "config.json").read_text())["config"]
+    metrics, evaluations = _lines(run / "metrics.jsonl"), _lines(run / "evaluations.jsonl")
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    trained = [(line["steps"], line["train_return"]) for line in metrics if line["train_return"] is not None]
+    if trained:
+        top.plot(*zip(*trained, strict=True), color="0.7", linewidth=1, label="training episodes")
+    if evaluations:
+        steps = np.array([line["steps"] for line in evaluations])
+        returns = [np.asarray(line["returns"]) for line in evaluations]
+        low, mean, high = (np.array([f(r) for r in returns]) for f in (np.min, np.mean, np.max))
+        top.fill_between(steps, low, high, color="tab:blue", alpha=0.2, linewidth=0, label="evaluations, all episodes")
+        top.plot(steps, mean, color="tab:blue", label="evaluations, mean")
+    top.set_ylabel("return")
+    if top.has_data():
+        top.legend(loc="best", frameon=False)
+    top.set_title(f"{config['method']} on {config['env_id']}, seed {config['seed']}")
+    bottom.plot([line["steps"] for line in metrics], [line["kl"] for line in metrics], color="tab:orange")
+    bottom.set(ylabel="KL per epoch", xlabel="environment steps")
+    bottom.set_ylim(bottom=0)
+
+    path = Path(out) if out is not None else run / "learning_curve.png"
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
