@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from trpl.errors import RecordError
@@ -23,11 +24,11 @@ TASKS = ("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Ant-v4", "trpl/HumanoidP
 PASSING = frozenset({"seed", "source", "checkpoint_every"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Group:
     """The runs of one method (and variant of it) on one task, by rising seed.
 
-    `variant` holds the settings by which the caller tells apart runs of one method, for example (("regression_weight", 8.0),).
+    `variant` holds the settings by which the caller tells runs of one method apart: (("regression_weight", 8.0),).
     Unfinished runs are left out as soon as one run is finished.
     """
 
@@ -96,7 +97,7 @@ def _check_alike(runs: Sequence[Run]) -> None:
                 f"{what} cannot be averaged, their configurations differ: {listed} (in {first.path} and {run.path}). "
                 f"Report them apart, or tell them apart by {differing[0]}."
             )
-    for run, following in zip(runs, runs[1:], strict=False):
+    for run, following in pairwise(runs):
         if run.seed == following.seed:
             raise RecordError(f"{what}: seed {run.seed} occurs twice, in {run.path} and {following.path}")
 

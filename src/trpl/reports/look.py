@@ -1,8 +1,12 @@
-"""How a method looks, the same in every figure and on the page: colours that colour-blind readers can tell apart, and dashes."""
+"""How a method looks, the same in every figure and on the page: colours for colour-blind readers too, and dashes."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
 
 
 class Style(NamedTuple):
@@ -30,8 +34,12 @@ _CYCLE = tuple(dict.fromkeys(style[:2] for style in _STYLES.values()))
 _DASHES = ("", _DASHED, _DOTTED, _DASH_DOT)
 
 
+def method_style(method: str) -> Style:
+    return _STYLES[method]
+
+
 def styles(groups) -> dict[str, Style]:
-    """A style for each name among `groups`: that of its method; variants of one method go through the dashes, then the colours."""
+    """A style for each name among `groups`: its method's; variants of one method differ in dash or, if many, in colour."""
     methods: dict[str, list[str]] = {}
     for group in groups:
         names = methods.setdefault(group.method, [])
@@ -54,3 +62,16 @@ def styles(groups) -> dict[str, Style]:
 def line_style(dash: str):
     """A dash pattern in matplotlib's terms."""
     return (0, tuple(float(part) / 1.5 for part in dash.split())) if dash else "-"
+
+
+def sequence(count: int) -> list[Style]:
+    """Styles from dark to light for values in rising order, in steps of the viridis map that all show on white."""
+    return [Style(colour, colour) for colour in map(to_hex, colormaps["viridis"](np.linspace(0.0, 0.85, count)))]
+
+
+LOOK = {
+    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7.5,
+    "xtick.labelsize": 7, "ytick.labelsize": 7, "lines.linewidth": 1.2, "legend.frameon": False,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "axes.grid": True,
+    "grid.color": "#e4e4e4", "grid.linewidth": 0.5, "axes.axisbelow": True, "svg.hashsalt": "trpl", "svg.fonttype": "none",
+}  # fmt: skip

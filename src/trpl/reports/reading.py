@@ -1,7 +1,7 @@
 """From run folders to columns of numbers.
 
-A run folder holds `config.json`, `metrics.jsonl`, `evaluations.jsonl` and `timings.jsonl`; the last three may be gzipped. Reading
-keeps only the columns a report shows, so hundreds of runs fit into memory.
+A run folder holds `config.json`, `metrics.jsonl`, `evaluations.jsonl` and `timings.jsonl`; the last three may be gzipped.
+Reading keeps only the columns a report shows, so that hundreds of runs fit into memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from trpl.errors import RecordError
 
 METRICS = (
-    "kl", "entropy", "entropy_target", "mean_bound", "cov_bound",
+    "kl", "entropy", "mean_bound", "cov_bound",
     "before_mean", "before_mean_max", "before_cov", "before_cov_max",
     "after_mean", "after_mean_max", "after_cov", "after_cov_max",
 )  # fmt: skip
@@ -35,7 +35,7 @@ class Columns(NamedTuple):
     values: dict[str, np.ndarray]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """One training run as its folder tells it; `notes` says what was passed over in reading."""
 

@@ -22,7 +22,7 @@ BOOTSTRAP_SEED = 0
 
 @cache
 def paper_table() -> dict[str, Any]:
-    """Table 1 of the paper: `tasks` with their budgets, and `results` by method, task and column as [mean, half-width]."""
+    """Table 1 of the paper: `tasks` with budgets, `results` by method, task and column as [mean, half-width]."""
     return json.loads(files("trpl.reports").joinpath("paper_table1.json").read_text(encoding="utf-8"))
 
 
@@ -81,7 +81,7 @@ def score(runs: Sequence[Run], windows: Sequence[np.ndarray | None]) -> Score | 
 
 
 class GroupScores(NamedTuple):
-    """A group's numbers: `early` and `final` of its own training, `same_steps` at the paper's 20 % whatever its budget."""
+    """A group's numbers: `early` and `final` of its own training, `same_steps` after as many steps as the paper's 20 %."""
 
     group: Group
     early: Score | None
@@ -183,7 +183,7 @@ def aggregate(scores: Sequence[GroupScores]) -> Aggregates | None:
 
 
 def _largest_block(cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Tasks and names such that each (name, task) is in `cells`, as many cells as possible; between equals, more tasks."""
+    """Tasks and names with every (name, task) in `cells`: as many cells as possible; between equals, more tasks."""
     tasks = list(dict.fromkeys(task for _, task in cells))
     names = list(dict.fromkeys(name for name, _ in cells))
     best: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())

@@ -17,10 +17,15 @@ MAX_POINTS = 240  # as many as a chart of this width can show
 
 
 class Measure(NamedTuple):
-    """What a curve shows: `key` in the records, and the words for its axis."""
+    """What a curve shows: `key` in the records, divided by column `over` if there is one, and the words for its axis."""
 
     key: str
     label: str
+    over: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.key}/{self.over}" if self.over else self.key
 
     @property
     def is_maximum(self) -> bool:
@@ -28,18 +33,23 @@ class Measure(NamedTuple):
 
 
 RETURN = Measure("return", "evaluation return")
-KL = Measure("kl", "mean KL(new ‖ old) per epoch")
+KL = Measure("kl", "mean KL(new ‖ old)")
 ENTROPY = Measure("entropy", "policy entropy")
-ENTROPY_TARGET = Measure("entropy_target", "entropy target")
-MEAN_AUDIT = (
-    Measure("before_mean", "network, mean over states"),
-    Measure("before_mean_max", "network, worst state"),
-    Measure("after_mean", "projected, mean over states"),
-    Measure("after_mean_max", "projected, worst state"),
-    Measure("mean_bound", "bound"),
-)
-COV_AUDIT = tuple(Measure(measure.key.replace("mean", "cov", 1), measure.label) for measure in MEAN_AUDIT)
-MEASURES = (RETURN, KL, ENTROPY, ENTROPY_TARGET, *MEAN_AUDIT, *COV_AUDIT)
+MEAN_DISTANCE = Measure("before_mean", "distance of the means, network from old policy")
+
+
+def _audit_measures(part: str) -> tuple[Measure, ...]:
+    labels = {
+        f"before_{part}": "network, mean over states",
+        f"before_{part}_max": "network, worst state",
+        f"after_{part}": "projected, mean over states",
+        f"after_{part}_max": "projected, worst state",
+    }
+    return tuple(Measure(key, label, f"{part}_bound") for key, label in labels.items())
+
+
+AUDIT = {"mean": _audit_measures("mean"), "cov": _audit_measures("cov")}
+MEASURES = (RETURN, KL, ENTROPY, *AUDIT["mean"], *AUDIT["cov"])
 
 
 class Curve(NamedTuple):
@@ -55,21 +65,19 @@ class Curve(NamedTuple):
 def curve(group: Group, measure: Measure, max_points: int = MAX_POINTS) -> Curve | None:
     """The curve of `measure` for `group`, thinned to `max_points`; None if no run recorded it.
 
-    Thinning takes every so manieth epoch as it is, without smoothing; of a maximum it takes the largest value since the last point
+    Thinning keeps epochs as they are, without smoothing; of a maximum it keeps the largest value since the last epoch
     kept, so that no excess is lost.
     """
     columns = [_columns(run, measure) for run in group.runs]
     epoch = _common_epochs(columns)
     if not epoch.size:
         return None
-    rows = np.stack([_at(column, column.values[measure.key], epoch) for column in columns])
+    rows = np.stack([_at(column, _values(column, measure), epoch) for column in columns])
     if np.isnan(rows).all():
         return None
     kept = thin(epoch.size, max_points)
-    if measure.is_maximum:
-        rows = np.fmax.reduceat(rows, np.concatenate([[0], kept[:-1] + 1]), axis=1)
-    else:
-        rows = rows[:, kept]
+    since = np.concatenate([[0], kept[:-1] + 1])
+    rows = np.fmax.reduceat(rows, since, axis=1) if measure.is_maximum else rows[:, kept]
     return Curve(
         epoch=epoch[kept],
         steps=_at(columns[0], columns[0].steps, epoch[kept]),
@@ -88,6 +96,11 @@ def _columns(run: Run, measure: Measure) -> Columns:
     return run.evaluations if measure is RETURN else run.metrics
 
 
+def _values(columns: Columns, measure: Measure) -> np.ndarray:
+    values = columns.values[measure.key]
+    return values / columns.values[measure.over] if measure.over else values
+
+
 def _common_epochs(columns: Sequence[Columns]) -> np.ndarray:
     """Epochs that all of `columns` have: a mean over seeds is over the same seeds at every point."""
     return reduce(np.intersect1d, [column.epoch for column in columns])
@@ -104,9 +117,9 @@ def _seconds(runs: Sequence[Run], epoch: np.ndarray) -> np.ndarray:
 
 
 class Audit(NamedTuple):
-    """How one part of the trust region was kept, over all epochs, states and seeds; distances as multiples of the bound.
+    """How one part of the trust region was kept, over all epochs, states and seeds: distances as multiples of the bound.
 
-    The network alone acts in the environment (the projection is part of the loss only), so `network_*` is what was done and
+    The network alone acts in the environment (the projection is part of the loss only): `network_*` is what was done,
     `projected_*` what the layer guarantees.
     """
 

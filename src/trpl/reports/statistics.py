@@ -1,6 +1,6 @@
 """Statistics over seeds and tasks, as the field reports them (Agarwal et al., 2021, whose package is rliable).
 
-Scores are a list of arrays, one per task, each with a run per entry on its *last* axis; leading axes are resamples, so that
+Scores are a list of arrays, one per task, with the task's runs on the *last* axis; leading axes are resamples, so that
 every statistic serves the point estimate and its bootstrap alike. Tasks may differ in their number of runs.
 """
 
@@ -55,7 +55,7 @@ def performance_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
 
 
 def probability_of_improvement(scores: Scores, others: Scores) -> np.ndarray:
-    """Mean over tasks of P(X > Y) + ½ P(X = Y), X and Y runs of the two methods: the Mann–Whitney U over its largest value."""
+    """Mean over tasks of P(X > Y) + ½ P(X = Y) for runs X and Y of the two: the Mann–Whitney U over its largest value."""
     shares = []
     for x, y in zip(scores, others, strict=True):
         ordered = np.sign(x[..., :, None] - y[..., None, :])
@@ -135,7 +135,7 @@ def curve_estimate(rows: np.ndarray, *, generator: np.random.Generator, num_resa
 def pooled_half_width(samples: np.ndarray) -> float:
     """Half the width of the normal 95 % interval of the mean that takes all `samples` for independent: 1.96 s/√n.
 
-    The paper's intervals look so (epochs × seeds pooled). Epochs of one run are far from independent, hence it is too narrow; it
-    is given for comparison only.
+    The paper's intervals look so (epochs × seeds pooled). Epochs of one run are far from independent, hence it is too
+    narrow; it is given for comparison only.
     """
     return float(1.959963984540054 * samples.std(ddof=1) / np.sqrt(samples.size)) if samples.size > 1 else float("nan")

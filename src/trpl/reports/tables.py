@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -115,27 +117,27 @@ def audit_rows(groups: Iterable[Group]) -> list[Row]:
 
 
 def hyperparameter_rows(groups: Sequence[Group]) -> list[Row]:
-    """A row per setting and task, a column per method; settings that are the same everywhere on a task stand once."""
-    rows = []
-    for env_id in dict.fromkeys(group.env_id for group in groups):
-        here = [group for group in groups if group.env_id == env_id]
-        for key in dict.fromkeys(key for group in here for key in group.config):
-            if key not in ("seed", "env_id", "method"):
-                rows.append({"task": env_id, "setting": key} | {g.name: g.config.get(key) for g in here})
-    return rows
+    """A row per group and setting."""
+    return [
+        {"task": group.env_id, "method": group.name, "setting": key, "value": json.dumps(value)}
+        for group in groups
+        for key, value in group.config.items()
+        if key not in ("seed", "env_id", "method")
+    ]
 
 
-def write_csv(file: Path, rows: Iterable[Row]) -> None:
-    """`rows` as CSV; a missing value is an empty cell. Without rows, no file."""
+def write_csv(file: Path, rows: Iterable[Row]) -> bool:
+    """`rows` as CSV; a missing value is an empty cell. Without rows there is no file: returns whether there is one."""
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
-        return
+        return False
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
         writer.writerow(first)
-        for row in (first, *rows):
+        for row in chain([first], rows):
             writer.writerow(map(_cell, row.values()))
+    return True
 
 
 def _estimate(name: str, estimate: Estimate) -> Row:

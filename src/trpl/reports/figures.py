@@ -1,0 +1,266 @@
+"""The paper's figures from run folders (Figure 1: from the layers themselves), and those of the report, as PNG and SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from trpl.errors import RecordError
+from trpl.reports.groups import METHODS, Group, group_runs
+from trpl.reports.interpolation import interpolation
+from trpl.reports.look import LOOK, Style, line_style, sequence, styles
+from trpl.reports.reading import Run, read_runs
+from trpl.reports.scores import Aggregates
+from trpl.reports.series import AUDIT, ENTROPY, KL, MEAN_DISTANCE, RETURN, Curve, Measure, curve
+
+REACHERS = {
+    "trpl/Reacher5Sparse-v0": "5-link reacher, fixed targets",
+    "trpl/Reacher5SparsePaper-v0": "5-link reacher, the paper's bouncing targets",
+}
+
+
+BOUND = {"color": "black", "linestyle": ":", "linewidth": 0.9}
+
+
+class Line(NamedTuple):
+    label: str
+    style: Style
+    curve: Curve
+
+
+class Panel(NamedTuple):
+    """One set of axes; `bound` is a dotted line across it."""
+
+    title: str
+    lines: Sequence[Line]
+    ylabel: str
+    log: bool = False
+    bound: float | None = None
+
+
+def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figure:
+    """`panels` in rows of `columns` over a legend they share; `x` is "steps" or "hours"."""
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    legend = {line.label: line.style for panel in panels for line in panel.lines}
+    legend_rows = -(-(len(legend) + 1) // (2 * columns))
+    legend_columns = -(-(len(legend) + 1) // legend_rows)
+    width, height = (2.4 * columns if columns > 1 else 3.8), 1.95 * rows + 0.2 * legend_rows + 0.15
+    figure = Figure(figsize=(width, height), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    for number, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
+        _draw_panel(axes, panel, x)
+        if number % columns == 0 or panel.ylabel != panels[number - 1].ylabel:
+            axes.set_ylabel(panel.ylabel)
+        if number + columns >= len(panels):
+            axes.set_xlabel({"steps": "environment steps (millions)", "hours": "wall-clock time (hours)"}[x])
+    handles = [
+        mpl.lines.Line2D([], [], color=style.colour, linestyle=line_style(style.dash), label=label)
+        for label, style in legend.items()
+    ]
+    if any(panel.bound is not None for panel in panels):
+        handles.append(mpl.lines.Line2D([], [], label="bound", **BOUND))
+    figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns)
+    return figure
+
+
+def _draw_panel(axes, panel: Panel, x: str) -> None:
+    for line in reversed(panel.lines):  # the first lie on top
+        across = line.curve.steps / 1e6 if x == "steps" else line.curve.seconds / 3600
+        value, low, high = line.curve.estimate
+        width = 0.8 if panel.log else None
+        axes.plot(across, value, color=line.style.colour, linestyle=line_style(line.style.dash), linewidth=width)
+        axes.fill_between(across, low, high, color=line.style.colour, alpha=0.16, linewidth=0)
+    if panel.bound is not None:
+        axes.axhline(panel.bound, **BOUND)
+    if panel.log:
+        axes.set_yscale("log")
+    axes.set_title(panel.title)
+    axes.margins(x=0)
+    axes.set_xlim(left=0)
+
+
+def task_panels(
+    groups: Sequence[Group], measure: Measure, *, curve_of: Callable[[Group, Measure], Curve | None] = curve, **options
+) -> list[Panel]:
+    """A panel per task with a line per group that recorded `measure`."""
+    look = styles(groups)
+    panels = []
+    for env_id in dict.fromkeys(group.env_id for group in groups):
+        found = [(group, curve_of(group, measure)) for group in groups if group.env_id == env_id]
+        lines = [Line(group.name, look[group.name], line) for group, line in found if line is not None]
+        if lines:
+            panels.append(Panel(_title(env_id, groups), lines, measure.label, **options))
+    return panels
+
+
+def _title(env_id: str, groups: Sequence[Group]) -> str:
+    counts = {len(group.runs) for group in groups if group.env_id == env_id}
+    seeds = f"{min(counts)}–{max(counts)} seeds" if len(counts) > 1 else f"{min(counts)} seed{'s' * (max(counts) > 1)}"
+    return f"{REACHERS.get(env_id, env_id.removeprefix('trpl/'))} ({seeds})"
+
+
+def _only(name: str, groups: Iterable[Group], wanted: Callable[[Group], bool], needs: str) -> list[Group]:
+    groups = list(groups)
+    chosen = [group for group in groups if wanted(group)]
+    if not chosen:
+        given = ", ".join(dict.fromkeys(f"{group.method} on {group.env_id}" for group in groups))
+        raise RecordError(f"figure {name!r} needs {needs}; given are {given}")
+    return chosen
+
+
+def curves(runs: Sequence[Run]) -> Figure:
+    """Learning curves without entropy control (paper, appendix, first figure of the additional results)."""
+    groups = _only("curves", group_runs(runs), lambda g: not g.method.endswith("-e"), "runs without entropy control")
+    return draw(task_panels(groups, RETURN))
+
+
+def entropy_curves(runs: Sequence[Run]) -> Figure:
+    """Learning curves with entropy control beside PPO and PAPI (paper, appendix, second figure)."""
+    _only("entropy-curves", group_runs(runs), lambda g: g.method.endswith("-e"), "runs of kl-e, w2-e or frobenius-e")
+    shown = [group for group in group_runs(runs) if group.method.endswith("-e") or group.method in ("ppo", "papi")]
+    return draw(task_panels(shown, RETURN))
+
+
+def kl_change(runs: Sequence[Run]) -> Figure:
+    """Mean KL between the policies before and after each epoch (paper, Figure 2, left)."""
+    return draw(task_panels(group_runs(runs), KL, log=True))
+
+
+def penalty_ablation(runs: Sequence[Run]) -> Figure:
+    """Distance of the unprojected mean from the old one for several α and for full regression (paper, Figure 2, centre)."""
+    groups = _only(
+        "penalty-ablation",
+        group_runs([run for run in runs if run.config.get("regression")], by=("regression", "regression_weight")),
+        lambda group: curve(group, MEAN_DISTANCE) is not None,
+        "runs of a projection with different regression_weight",
+    )
+    weights = sorted({dict(g.variant)["regression_weight"] for g in groups if dict(g.variant)["regression"] == "penalty"})
+    shades = dict(zip(weights, sequence(len(weights)), strict=True))
+    panels = []
+    for method, env_id in dict.fromkeys((group.method, group.env_id) for group in groups):
+        here = [group for group in groups if (group.method, group.env_id) == (method, env_id)]
+        here.sort(key=lambda group: dict(group.variant)["regression"] == "full")
+        lines = []
+        for group in here:
+            setting = dict(group.variant)
+            full = setting["regression"] == "full"
+            label = "full regression" if full else f"α = {setting['regression_weight']:g}"
+            style = Style("#222222", "#e8e8e8", "6 3") if full else shades[setting["regression_weight"]]
+            lines.append(Line(label, style, curve(group, MEAN_DISTANCE)))
+        bound = here[0].runs[0].metrics.values["mean_bound"][-1]
+        title = f"{METHODS.get(method, method)}, {_title(env_id, here)}"
+        panels.append(Panel(title, lines, "distance to the old mean", bound=float(bound)))
+    return draw(panels)
+
+
+def reacher(runs: Sequence[Run]) -> Figure:
+    """Return on the sparse five-link reacher, without (solid) and with contextual covariance (dashed; paper, Figure 2, right)."""
+    needs = f"runs of {' or '.join(REACHERS)}"
+    groups = _only("reacher", group_runs(runs, by=("contextual",)), lambda g: g.env_id in REACHERS, needs)
+    look = styles([replace(group, variant=()) for group in groups])
+    panels = []
+    for env_id in dict.fromkeys(group.env_id for group in groups):
+        here = [group for group in groups if group.env_id == env_id]
+        lines = []
+        for group in here:
+            plain = METHODS.get(group.method, group.method)
+            contextual = dict(group.variant)["contextual"]
+            style = look[plain]._replace(dash="6 3" if contextual else "")
+            found = curve(group, RETURN)
+            if found is not None:
+                lines.append(Line(f"{plain}, contextual" if contextual else plain, style, found))
+        panels.append(Panel(_title(env_id, here), lines, RETURN.label))
+    return draw(panels, columns=2)
+
+
+def audit_panels(groups: Sequence[Group], part: str, *, curve_of=curve) -> list[Panel]:
+    """What the network did and what the projection guarantees, as multiples of the bound; a row per task."""
+    chosen = [measure for measure in AUDIT[part] if measure.key != f"after_{part}"]
+    by_measure = [task_panels(groups, measure, curve_of=curve_of, bound=1.0) for measure in chosen]
+    return [
+        panel._replace(title=f"{panel.title.split(' (')[0]}: {measure.label}", ylabel="distance / bound")
+        for row in zip(*by_measure, strict=True)
+        for panel, measure in zip(row, chosen, strict=True)
+    ]
+
+
+def profiles(found: Aggregates, look: dict[str, Style]) -> Figure:
+    """Performance profiles: the share of runs above each score, over all tasks."""
+    figure = Figure(figsize=(4.6, 3.0), layout="constrained")
+    axes = figure.subplots()
+    for entry in found.methods:
+        style = look[entry.name]
+        axes.plot(
+            found.thresholds, entry.profile.value, color=style.colour, linestyle=line_style(style.dash), label=entry.name
+        )
+        axes.fill_between(found.thresholds, entry.profile.low, entry.profile.high, color=style.colour, alpha=0.14, linewidth=0)
+    axes.set_xlabel("normalised return τ (1 = the paper's PPO)")
+    axes.set_ylabel("share of runs above τ")
+    axes.set_ylim(0, 1.02)
+    axes.set_xlim(found.thresholds[0], found.thresholds[-1])
+    figure.legend(loc="outside right upper")
+    return figure
+
+
+FROM_RUNS: dict[str, Callable[[Sequence[Run]], Figure]] = {
+    "kl-change": kl_change,
+    "penalty-ablation": penalty_ablation,
+    "reacher": reacher,
+    "curves": curves,
+    "entropy-curves": entropy_curves,
+}
+FIGURES = ("interpolation", *FROM_RUNS)
+
+
+def write_figure(name: str, runs: Iterable[Path], out: Path) -> list[Path]:
+    """Figure `name` of the paper into folder `out` as PNG and SVG, from the run folders in `runs`; returns the files.
+
+    `interpolation` needs no runs.
+    """
+    if name not in FIGURES:
+        raise ValueError(f"no figure {name!r}; there are {', '.join(FIGURES)}")
+    with mpl.rc_context(LOOK):
+        figure = interpolation() if name == "interpolation" else FROM_RUNS[name](read_runs(runs)[0])
+        return save(figure, Path(out) / name)
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """`figure` as PNG and SVG, the same bytes for the same figure."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
+    figure.savefig(files[0], dpi=200)
+    figure.savefig(files[1], metadata={"Date": None})
+    return files
+
+
+def report_figures(
+    groups: Sequence[Group], aggregates: Aggregates | None, out: Path, *, curve_of: Callable[[Group, Measure], Curve | None]
+) -> list[Path]:
+    """The figures beside the report's page, into folder `out`; those without data are left out."""
+    with mpl.rc_context(LOOK):
+        panels = {
+            "returns": task_panels(groups, RETURN, curve_of=curve_of),
+            "kl": task_panels(groups, KL, curve_of=curve_of, log=True),
+            "entropy": task_panels(groups, ENTROPY, curve_of=curve_of),
+            "audit-mean": audit_panels(groups, "mean", curve_of=curve_of),
+            "audit-cov": audit_panels(groups, "cov", curve_of=curve_of),
+        }
+        files = [file for name, found in panels.items() if found for file in save(draw(found), out / name)]
+        timed = [
+            panel._replace(lines=[line for line in panel.lines if np.isfinite(line.curve.seconds).all()])
+            for panel in panels["returns"]
+        ]
+        if timed := [panel for panel in timed if panel.lines]:
+            files += save(draw(timed, x="hours"), out / "wall-clock")
+        if aggregates is not None:
+            files += save(profiles(aggregates, styles(groups)), out / "profiles")
+    return files

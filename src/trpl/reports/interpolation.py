@@ -1,0 +1,74 @@
+"""Figure 1 of the paper: the covariances each projection passes through between the old policy and the predicted one.
+
+Nothing of the projections is restated here: for each η the bound is sought at which the projection's own multiplier is η, and
+the projection itself gives the covariance.
+"""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Ellipse
+
+from trpl.gaussians import DiagGaussian, entropy
+from trpl.projections.regions import KL, Frobenius, SeparateRegion, Wasserstein
+from trpl.reports.look import line_style, method_style
+
+OLD = DiagGaussian(np.zeros(2), np.sqrt(np.array([5.0, 0.5])))
+PREDICTED = DiagGaussian(np.zeros(2), np.sqrt(np.array([0.5, 5.0])))  # OLD turned by 90°
+MULTIPLIERS = np.array([0.1, 0.33, 0.66, 1.0, 3.33, 6.66, 10.0])
+REGIONS: dict[str, SeparateRegion] = {"frobenius": Frobenius(), "w2": Wasserstein(), "kl": KL()}
+TITLES = {"frobenius": "Frobenius", "w2": "Wasserstein", "kl": "KL"}
+
+
+def interpolated(region: SeparateRegion, multipliers: np.ndarray) -> DiagGaussian:
+    """The projections of PREDICTED with these multipliers, a batch.
+
+    η falls as the bound ε rises, from large at small ε to 0 at the distance itself: bisection on log ε finds each bound.
+    """
+    old, predicted = (DiagGaussian(*(np.tile(part, (multipliers.size, 1)) for part in p)) for p in (OLD, PREDICTED))
+    outside = np.ones(multipliers.shape, dtype=bool)
+    high = np.log(region.cov_distance(predicted, old))
+    low = high - 2.0 * np.log1p(multipliers) - 5.0
+    with np.errstate(all="ignore"):  # trial steps of the root search may leave its domain; they are taken back there
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            found = region.cov_multiplier(predicted, old, outside=outside, bound=np.exp(middle))
+            low, high = np.where(found > multipliers, middle, low), np.where(found > multipliers, high, middle)
+        return predicted.with_scale(region.project_cov(predicted, old, outside=outside, bound=np.exp(high)))
+
+
+def interpolation() -> Figure:
+    """2σ ellipses of the three interpolations, and their entropies over η."""
+    figure = Figure(figsize=(7.4, 2.35), layout="constrained")
+    *ellipses, last = figure.subplots(1, 4, width_ratios=[1, 1, 1, 1.25])
+    norm = mpl.colors.LogNorm(MULTIPLIERS[0], MULTIPLIERS[-1])
+    shades = mpl.colormaps["viridis"](0.9 * norm(MULTIPLIERS))
+    sweep = np.geomspace(1e-4, 1e4, 401)
+    for letter, axes, (name, region) in zip("abc", ellipses, REGIONS.items(), strict=True):
+        for std, shade in zip(interpolated(region, MULTIPLIERS).std, shades, strict=True):
+            axes.add_patch(_ellipse(std, edgecolor=shade, linewidth=0.9))
+        axes.add_patch(_ellipse(OLD.std, edgecolor="black", linewidth=1.4))
+        axes.add_patch(_ellipse(PREDICTED.std, edgecolor="black", linewidth=1.4, linestyle=(0, (3, 1.5))))
+        axes.set(xlim=(-5, 5), ylim=(-5, 5), aspect="equal", xticks=(-4, 0, 4), yticks=(-4, 0, 4))
+        axes.set_title(f"({letter}) {TITLES[name]}")
+        style = method_style(name)
+        values = entropy(interpolated(region, sweep))
+        last.plot(sweep, values, color=style.colour)
+        beside = (6.0, np.interp(6.0, sweep, values))
+        last.annotate(TITLES[name], beside, xytext=(3, 0), textcoords="offset points", color=style.colour)
+    handles = [
+        mpl.lines.Line2D([], [], color="black", linewidth=1.4, label="old"),
+        mpl.lines.Line2D([], [], color="black", linewidth=1.4, linestyle=(0, (3, 1.5)), label="predicted"),
+        *(mpl.lines.Line2D([], [], color=s, label=f"η = {m:g}") for s, m in zip(shades, MULTIPLIERS, strict=True)),
+    ]
+    figure.legend(handles=handles, loc="outside lower left", ncols=9, columnspacing=1.0, handlelength=1.3)
+    last.axhline(float(entropy(OLD)), color="black", linewidth=0.8, linestyle=line_style("2 2"), zorder=0)
+    last.set(xscale="log", title="(d) Entropy", xlabel="η", xticks=(1e-4, 1e-2, 1, 1e2, 1e4))
+    return figure
+
+
+def _ellipse(std: np.ndarray, **look) -> Ellipse:
+    """The 2σ ellipse of a covariance diag(std²): diameters 4σ."""
+    return Ellipse((0.0, 0.0), 4 * std[0], 4 * std[1], facecolor="none", **look)

@@ -1,0 +1,75 @@
+"""HTML from Python values: everything that goes in is escaped, so a run may be named `<script>`."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+Content = str | int | float | None | Iterable["Content"]
+
+
+def render(content: Content) -> Markup:
+    """`content` as HTML: Markup stays, other text is escaped, lists are joined, None is nothing."""
+    if content is None:
+        return Markup()
+    if isinstance(content, Markup):
+        return content
+    if isinstance(content, str | int | float):
+        return Markup(html.escape(str(content)))
+    return Markup("".join(map(render, content)))
+
+
+def tag(name: str, *content: Content, **attributes: Any) -> Markup:
+    """An element; `class_` is class, `data_x` is data-x, None and False leave an attribute out, True gives it no value."""
+    words = [name]
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        key = key.rstrip("_").replace("_", "-")
+        words.append(key if value is True else f'{key}="{html.escape(str(value))}"')
+    return Markup(f"<{' '.join(words)}>{render(content)}</{name}>")
+
+
+def cell(value: Any, *, digits: int | None = None) -> Markup:
+    """A table cell; numbers stand right and sort by value, a missing one is a dash."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return tag("td", "–", class_="number missing")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return tag("td", str(value))
+    text = f"{value:.{digits}f}" if digits is not None else f"{value:,}".replace(",", "\u202f")
+    return tag("td", text, class_="number", data_value=value)
+
+
+def table(header: Sequence[Content], rows: Iterable[Sequence[Markup]], *, caption: Content = None, **attributes: Any) -> Markup:
+    """A table of ready cells whose columns can be sorted by their headers."""
+    head = tag("tr", [sort_header(text) for text in header])
+    body = [tag("tr", row) for row in rows]
+    words = tag("caption", caption) if caption else None
+    return wide(tag("table", words, tag("thead", head), tag("tbody", body), class_="sortable", **attributes))
+
+
+def sort_header(*content: Content, **attributes: Any) -> Markup:
+    return tag("th", tag("button", *content, type="button"), scope="col", aria_sort="none", **attributes)
+
+
+def wide(content: Markup) -> Markup:
+    """`content` in a box that scrolls sideways, by keyboard too, where the screen is narrow."""
+    return tag("div", content, class_="wide", tabindex="0")
+
+
+def embedded_json(value: Any) -> Markup:
+    """`value` as JSON that cannot end the script element it stands in; NaN is refused, as JSON has none."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)

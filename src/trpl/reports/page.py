@@ -1,0 +1,190 @@
+"""The report: one HTML page that needs no network, with figures (PNG, SVG) and tables (CSV) beside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trpl.reports import sections, tables
+from trpl.reports.figures import report_figures
+from trpl.reports.groups import Group, group_runs
+from trpl.reports.look import Style, styles
+from trpl.reports.markup import embedded_json, render, tag
+from trpl.reports.reading import read_runs
+from trpl.reports.scores import Aggregates, Comparison, GroupScores, aggregate, comparisons, group_scores
+from trpl.reports.series import AUDIT, ENTROPY, KL, MEASURES, RETURN, Curve, Measure, curve
+
+
+class Report(NamedTuple):
+    """Everything the page shows, computed once."""
+
+    title: str
+    groups: Sequence[Group]
+    notes: Sequence[str]
+    scores: Sequence[GroupScores]
+    aggregates: Aggregates | None
+    comparisons: Sequence[Comparison]
+    curves: dict[tuple[Group, str], Curve]
+    looks: dict[str, Style]
+
+    def curve_of(self, group: Group, measure: Measure) -> Curve | None:
+        return self.curves.get((group, measure.name))
+
+
+def write_report(
+    runs: Iterable[Path], out: Path, *, title: str = "Trust-region runs", by: Sequence[str] = (), figures: bool = True
+) -> Path:
+    """The report of all run folders in `runs`, into folder `out`; returns the page.
+
+    Runs of one method on one task are averaged, and must not differ in any setting but the seed; `by` names settings that
+    tell variants of a method apart. `figures=False` leaves out the PNG and SVG files.
+    """
+    report = build(runs, title=title, by=by)
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    beside = write_tables(report, out)
+    if figures:
+        beside += report_figures(report.groups, report.aggregates, out, curve_of=report.curve_of)
+    page = out / "index.html"
+    page.write_text(html(report, [file.name for file in beside]), encoding="utf-8")
+    return page
+
+
+def build(runs: Iterable[Path], *, title: str, by: Sequence[str]) -> Report:
+    found, notes = read_runs(runs)
+    groups = group_runs(found, by)
+    scores = [group_scores(group) for group in groups]
+    every = {(group, measure.name): curve(group, measure) for group in groups for measure in MEASURES}
+    return Report(
+        title=title,
+        groups=groups,
+        notes=[*notes, *_progress_notes(groups)],
+        scores=scores,
+        aggregates=aggregate(scores),
+        comparisons=comparisons(scores),
+        curves={key: line for key, line in every.items() if line is not None},
+        looks=styles(groups),
+    )
+
+
+def _progress_notes(groups: Sequence[Group]) -> list[str]:
+    notes = []
+    for group in groups:
+        for run in group.unfinished:
+            notes.append(f"{run.path}: stopped at {run.steps} of {run.total_steps} steps, left out as others of its kind ended")
+        if not group.finished:
+            shortest = min(run.steps for run in group.runs)
+            notes.append(f"{group.name} on {group.env_id}: no run has ended; curves go to {shortest} steps, no final number")
+    return notes
+
+
+def write_tables(report: Report, out: Path) -> list[Path]:
+    """The report's tables as CSV; those without rows are left out."""
+    every = {
+        "table1": tables.table1(report.scores),
+        "runs": tables.run_rows(report.scores),
+        "comparisons": tables.comparison_rows(report.comparisons),
+        "aggregates": tables.aggregate_rows(report.aggregates),
+        "profiles": tables.profile_rows(report.aggregates),
+        "audit": tables.audit_rows(report.groups),
+        "hyperparameters": tables.hyperparameter_rows(report.groups),
+        "curves": tables.curve_rows(report.curves),
+    }
+    written = []
+    for name, rows in every.items():
+        file = out / f"{name}.csv"
+        if tables.write_csv(file, rows):
+            written.append(file)
+    return written
+
+
+def html(report: Report, beside: Sequence[str]) -> str:
+    """The page's text."""
+    script = _asset("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return Template(_asset("page.html")).substitute(
+        title=render(report.title),
+        style=_asset("page.css") + _method_colours(report.looks),
+        script=script,
+        script_hash=f"sha256-{digest}",  # the only script the browser will run
+        summary=sections.summary(report.groups),
+        notes=sections.notes(report.notes, report.curves.values()),
+        table1=sections.table1(report.scores),
+        same_steps=sections.same_steps(report.scores),
+        aggregates=sections.aggregates(report.aggregates),
+        comparisons=sections.comparisons(report.comparisons),
+        audit=sections.audit(report.groups),
+        hyperparameters=sections.hyperparameters(report.groups),
+        versions=sections.versions(report.groups),
+        runs=sections.runs(tables.run_rows(report.scores)),
+        files=tag("ul", [tag("li", tag("a", name, href=name)) for name in beside], class_="files"),
+        data=embedded_json(chart_data(report)),
+    )
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("trpl.reports").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _method_colours(looks: dict[str, Style]) -> str:
+    light = "".join(f".m{number}{{--c:{look.colour}}}" for number, look in enumerate(looks.values()))
+    dark = "".join(f".m{number}{{--c:{look.dark}}}" for number, look in enumerate(looks.values()))
+    return f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
+
+
+def chart_data(report: Report) -> dict[str, Any]:
+    """What the page's script draws. Arrays of steps and seconds that several curves share stand once, in `pool`."""
+    pool: dict[tuple, int] = {}
+
+    def shared(values: np.ndarray, digits: int) -> int | None:
+        if np.isnan(values).any():
+            return None
+        return pool.setdefault(tuple(_numbers(values, digits)), len(pool))
+
+    names = list(report.looks)
+    lines = [
+        {
+            "measure": name, "task": group.env_id, "method": names.index(group.name),
+            "steps": shared(line.steps, 10), "seconds": shared(line.seconds, 5),
+            "mean": _numbers(line.estimate.value), "low": _numbers(line.estimate.low), "high": _numbers(line.estimate.high),
+        }
+        for (group, name), line in report.curves.items()
+    ]  # fmt: skip
+    found = report.aggregates
+    return {
+        "methods": [{"name": name, "dash": look.dash} for name, look in report.looks.items()],
+        "tasks": list(dict.fromkeys(group.env_id for group in report.groups)),
+        "charts": CHARTS,
+        "audit": [{"name": m.name, "label": f"{part}: {m.label}"} for part, ms in AUDIT.items() for m in ms],
+        "lines": lines,
+        "pool": [list(values) for values in pool],
+        "profiles": found and {
+            "thresholds": _numbers(found.thresholds),
+            "lines": [
+                {"method": names.index(entry.name), **dict(zip(("mean", "low", "high"), map(_numbers, entry.profile), strict=True))}
+                for entry in found.methods
+            ],
+        },
+    }  # fmt: skip
+
+
+CHARTS = {
+    "returns": {"measure": RETURN.name, "label": RETURN.label, "x": "steps", "log": False},
+    "clock": {"measure": RETURN.name, "label": RETURN.label, "x": "seconds", "log": False},
+    "kl": {"measure": KL.name, "label": KL.label, "x": "steps", "log": True},
+    "entropy": {"measure": ENTROPY.name, "label": ENTROPY.label, "x": "steps", "log": False},
+}
+
+
+def _numbers(values: np.ndarray, digits: int = 5) -> list[float | None]:
+    """`values` to `digits` figures, None for what is not finite."""
+    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in np.asarray(values).tolist()]

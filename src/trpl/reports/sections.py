@@ -1,0 +1,232 @@
+"""The parts of the report's page that are text and tables."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from trpl.reports.groups import METHODS, Group
+from trpl.reports.markup import Content, Markup, cell, render, sort_header, table, tag, wide
+from trpl.reports.scores import Aggregates, Comparison, GroupScores, Score, paper_result, paper_table
+from trpl.reports.series import Curve
+from trpl.reports.series import audit as audit_of
+from trpl.reports.statistics import Estimate
+from trpl.reports.tables import Row
+
+BLOCKS = (("frobenius", "w2", "kl"), ("papi", "ppo-m", "ppo"), ("frobenius-e", "w2-e", "kl-e"))
+
+
+def summary(groups: Sequence[Group]) -> Markup:
+    runs = [run for group in groups for run in (*group.runs, *group.unfinished)]
+    steps = sum(run.steps for run in runs)
+    methods, tasks = len({group.name for group in groups}), len({group.env_id for group in groups})
+    counts = (_count(len(runs), "run"), _count(methods, "method"), _count(tasks, "task"))
+    return tag("p", f"{', '.join(counts)}; {steps / 1e6:.1f} million environment steps in all.", class_="lead")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def notes(words: Sequence[str], curves: Iterable[Curve]) -> Markup | None:
+    thinned = [curve for curve in curves if len(curve.epoch) < curve.num_epochs]
+    if thinned:
+        points, epochs = max(len(curve.epoch) for curve in thinned), max(curve.num_epochs for curve in thinned)
+        how = (
+            f"Curves are thinned for display to {points} of up to {epochs} epochs, without smoothing; curves of a worst state "
+            "show the largest value since the point before. Tables use every epoch."
+        )
+        words = [how, *words]
+    if not words:
+        return None
+    shown = tag("ul", [tag("li", text) for text in words[:20]])
+    rest = words[20:]
+    more = tag("details", tag("summary", f"{len(rest)} more"), tag("ul", [tag("li", text) for text in rest])) if rest else None
+    return tag("aside", tag("h2", "Notes"), shown, more, class_="notes")
+
+
+def table1(scores: Sequence[GroupScores]) -> Markup:
+    """Table 1 as the paper lays it out: methods down, tasks across, 20 % and final for each."""
+    tasks = list(dict.fromkeys(entry.group.env_id for entry in scores))
+    names = _in_blocks({entry.group.name: entry.group.method for entry in scores})
+    by_place = {(entry.group.name, entry.group.env_id): entry for entry in scores}
+    best = _best(scores)
+    first = tag("tr", tag("td"), [tag("th", _task_header(task, scores), colspan=2, scope="colgroup") for task in tasks])
+    second = tag("tr", sort_header("Method"), [[sort_header("20 %"), sort_header("final")] for _ in tasks])
+    rows = []
+    for name, starts_block in names:
+        cells = [tag("th", name, scope="row")]
+        for task in tasks:
+            entry = by_place.get((name, task))
+            for column in ("early", "final"):
+                cells.append(_score_cell(entry, column, best.get((task, column), ())))
+        rows.append(tag("tr", cells, class_="block" if starts_block else None))
+    head, body = tag("thead", first, second), tag("tbody", rows)
+    return wide(tag("table", head, body, class_="sortable table1", id="table1"))
+
+
+def _in_blocks(methods: dict[str, str]) -> list[tuple[str, bool]]:
+    """Names in the paper's order, and whether each is the first of its block."""
+    known = list(METHODS)
+    ordered = sorted(methods, key=lambda name: (known.index(methods[name]) if methods[name] in known else len(known)))
+    blocks = [next((i for i, block in enumerate(BLOCKS) if methods[name] in block), len(BLOCKS)) for name in ordered]
+    return [(name, i > 0 and blocks[i] != blocks[i - 1]) for i, name in enumerate(ordered)]
+
+
+def _best(scores: Sequence[GroupScores]) -> dict[tuple[str, str], list[str]]:
+    """Names of the best methods by task and column, with and without entropy control apart, as in the paper."""
+    top: dict[tuple, tuple[float, str]] = {}
+    for entry in scores:
+        for column in ("early", "final"):
+            score: Score | None = getattr(entry, column)
+            place = (entry.group.env_id, column, entry.group.method.endswith("-e"))
+            if score and (place not in top or score.estimate.value > top[place][0]):
+                top[place] = (float(score.estimate.value), entry.group.name)
+    best: dict[tuple[str, str], list[str]] = {}
+    for (task, column, _), (_, name) in top.items():
+        best.setdefault((task, column), []).append(name)
+    return best
+
+
+def _task_header(task: str, scores: Sequence[GroupScores]) -> Content:
+    budgets = sorted({entry.group.runs[0].total_steps for entry in scores if entry.group.env_id == task})
+    paper = paper_table()["tasks"].get(task)
+    steps = ", ".join(f"{budget / 1e6:.3g} M" for budget in budgets) + " steps"
+    beside = f"; paper: {paper['name']}, {paper['total_steps'] / 1e6:.3g} M" if paper else ""
+    return [task.removeprefix("trpl/"), tag("small", steps + beside)]
+
+
+def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str]) -> Markup:
+    score: Score | None = getattr(entry, column) if entry else None
+    paper = paper_result(entry.group.method, entry.group.env_id) if entry else None
+    reported = tag("span", f"paper {paper[column][0]} ± {paper[column][1]}", class_="paper") if paper else None
+    if score is None:
+        return tag("td", "–", reported, class_="number missing")
+    value, low, high = (float(x) for x in score.estimate)
+    number = tag("strong" if entry.group.name in best else "span", f"{value:.0f}", class_="value")
+    ends = f"[{low:.0f}, {high:.0f}]" if low == low else "one seed"
+    pooled = f"±{score.pooled:.0f} pooled, {_count(len(score.seeds), 'seed')}"
+    lines = (number, tag("span", ends, class_="ends"), tag("span", pooled, class_="pooled"), reported)
+    return tag("td", lines, class_="number", data_value=value)
+
+
+def same_steps(scores: Sequence[GroupScores]) -> Markup | None:
+    """Where our budget is not the paper's: our return after as many steps as the paper's 20 % column stands for."""
+    rows = []
+    for entry in scores:
+        task = paper_table()["tasks"].get(entry.group.env_id)
+        paper = paper_result(entry.group.method, entry.group.env_id)
+        if task and paper and entry.same_steps and abs(entry.group.runs[0].total_steps / task["total_steps"] - 1) > 0.01:
+            low, high = entry.same_steps.estimate[1:]
+            rows.append([
+                cell(entry.group.env_id), cell(entry.group.name), cell(round(0.2 * task["total_steps"])),
+                cell(float(entry.same_steps.estimate.value), digits=0), cell(float(low), digits=0), cell(float(high), digits=0),
+                cell(paper["early"][0]), cell(paper["early"][1]),
+            ])  # fmt: skip
+    if not rows:
+        return None
+    words = (
+        "These runs have another budget than the paper's, so their 20 % is not its 20 %. Here both are read after the same "
+        "number of environment steps; schedules that depend on the budget (learning-rate decay, entropy) still differ."
+    )
+    header = ("Task", "Method", "Steps", "Return", "low", "high", "Paper", "±")
+    return render([tag("h3", "At the steps of the paper's 20 % column"), tag("p", words), table(header, rows)])
+
+
+def aggregates(found: Aggregates | None) -> Markup | None:
+    if found is None:
+        return None
+    rows = [
+        [cell(entry.name), cell(entry.num_runs)]
+        + [part for name in ("iqm", "mean", "median", "optimality_gap") for part in _estimate_cells(getattr(entry, name))]
+        for entry in found.methods
+    ]
+    tasks = ", ".join(task.removeprefix("trpl/") for task in found.tasks)
+    words = f"Final returns divided by what the paper reports for PPO (1 = the paper's PPO) on {tasks}."
+    header = ("Method", "Runs", "IQM", "95 % interval", "Mean", "95 % interval", "Median", "95 % interval",
+              "Optimality gap", "95 % interval")  # fmt: skip
+    return render([tag("p", words), table(header, rows)])
+
+
+def _estimate_cells(found: Estimate, digits: int = 2) -> list[Markup]:
+    value, low, high = (float(x) for x in found)
+    ends = tag("td", f"[{low:.{digits}f}, {high:.{digits}f}]" if low == low else "–", class_="number ends", data_value=low)
+    return [cell(value, digits=digits), ends]
+
+
+def comparisons(pairs: Sequence[Comparison]) -> Markup | None:
+    if not pairs:
+        return None
+    rows = [
+        [cell(pair.first.env_id), cell(pair.first.name), cell(pair.second.name),
+         *_estimate_cells(pair.difference, 0), *_estimate_cells(pair.probability),
+         cell(f"{pair.num_pairs} pairs of seeds" if pair.paired else "unpaired")]
+        for pair in pairs
+    ]  # fmt: skip
+    header = ("Task", "Method", "against", "Difference", "95 % interval", "P(better)", "95 % interval", "Resampled")
+    return tag("details", tag("summary", f"{_count(len(pairs), 'pair')} of methods"), table(header, rows))
+
+
+def audit(groups: Sequence[Group]) -> Markup | None:
+    rows = []
+    for group in groups:
+        for part, word in (("mean", "mean"), ("cov", "covariance")):
+            found = audit_of(group, part)
+            if found:
+                rows.append([
+                    cell(group.env_id), cell(group.name), cell(word), tag("td", f"{found.bound:.3g}", class_="number"),
+                    cell(found.network_mean, digits=2), cell(100 * found.share_outside, digits=1),
+                    cell(found.network_worst, digits=2), cell(found.projected_mean, digits=2),
+                    cell(found.projected_worst, digits=4),
+                ])  # fmt: skip
+    if not rows:
+        return tag("p", "None of these runs has bounds on the mean and the covariance to hold its policies against.")
+    header = ("Task", "Method", "Part", "Bound", "Network, mean", "Epochs outside (%)", "Network, worst", "Projected, mean",
+              "Projected, worst")  # fmt: skip
+    return table(header, rows)
+
+
+def hyperparameters(groups: Sequence[Group]) -> Markup:
+    """For each task the settings that differ between methods, then those they share."""
+    parts = []
+    for task in dict.fromkeys(group.env_id for group in groups):
+        here = [group for group in groups if group.env_id == task]
+        keys = list(dict.fromkeys(key for g in here for key in g.config if key not in ("seed", "env_id", "method")))
+        values = {key: [_setting(group, key) for group in here] for key in keys}
+        differing = [key for key in keys if len(set(values[key])) > 1]
+        shared = [key for key in keys if key not in differing]
+        rows = [[tag("th", key, scope="row"), [tag("td", text) for text in values[key]]] for key in differing]
+        apart = table(["Setting", *(group.name for group in here)], rows) if rows else None
+        alike = tag("dl", [tag("div", tag("dt", key), tag("dd", values[key][0])) for key in shared], class_="settings")
+        parts.append(tag("details", tag("summary", task), apart, tag("h3", "The same for all" if apart else "Settings"), alike))
+    return render(parts)
+
+
+def _setting(group: Group, key: str) -> str:
+    value = group.config.get(key)
+    return "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def versions(groups: Sequence[Group]) -> Markup:
+    """Each set of versions and commit, with how many runs were made with it."""
+    found = Counter(
+        (run.commit or "–", json.dumps(run.versions, sort_keys=True)) for group in groups for run in (*group.runs, *group.unfinished)
+    )
+    rows = [
+        [cell(count), tag("td", tag("code", commit)), tag("td", ", ".join(f"{k} {v}" for k, v in json.loads(text).items()))]
+        for (commit, text), count in found.most_common()
+    ]
+    return table(("Runs", "Commit", "Versions"), rows)
+
+
+def runs(rows: Sequence[Row]) -> Markup:
+    header = ("Task", "Method", "Seed", "Steps", "20 %", "Final", "Minutes", "Created", "Command", "Folder")
+    body = [
+        [cell(row["task"]), cell(row["method"]), cell(row["seed"]), cell(row["steps"]),
+         cell(row["early"], digits=0), cell(row["final"], digits=0),
+         cell(row["seconds"] / 60 if row["seconds"] is not None else None, digits=1), cell(row["created"]),
+         tag("td", tag("code", row["command"])), tag("td", tag("code", row["folder"]))]
+        for row in rows
+    ]  # fmt: skip
+    return tag("details", tag("summary", _count(len(rows), "run")), table(header, body))
