@@ -21,15 +21,13 @@ def generalised_advantages(
 
     s′_t is the true next state, before any reset: a time limit, and the end of the rollout, are bootstrapped from it;
     only `terminated` says that nothing comes after. Returns for the value function are A + V.
-
-    The recurrence is linear, so it is solved by composing the maps A ↦ δ + cA pairwise instead of step by step.
     """
     residuals = rewards + discount * next_values * (1.0 - terminated) - values
     carried = discount * gae_lambda * (1.0 - (terminated | truncated))
 
-    def compose(later, earlier):
-        """The map of the earlier step after that of the later ones."""
-        return earlier[0] + earlier[1] * later[0], earlier[1] * later[1]
+    def earlier(later_advantage, step):
+        advantage = step[0] + step[1] * later_advantage
+        return advantage, advantage
 
-    advantages, _ = jax.lax.associative_scan(compose, (residuals, carried * jnp.ones_like(residuals)), reverse=True)
+    _, advantages = jax.lax.scan(earlier, jnp.zeros_like(residuals[0]), (residuals, carried), reverse=True)
     return advantages
