@@ -97,7 +97,9 @@ class Parser(argparse.ArgumentParser):
             known = [option for action in self._actions for option in action.option_strings]
             name = unknown[0].split("=")[0]
             hint = did_you_mean(name, known) if name.startswith("-") else ""
-            raise UsageError(f"unrecognised argument {name!r}{hint if hint.count(',') < 3 else ''} (see {self.prog} --help)")
+            raise UsageError(
+                f"unrecognised argument {name!r}{hint if hint.count(',') < 3 else ''} (see {self.prog} --help)"
+            )
         return args
 
 
@@ -112,7 +114,9 @@ def train(argv: list[str]) -> int:
 
     parser = Parser("train", "Train a policy with the paper's numbers; any of them can be set by its name.")
     parser.add_argument("method", help=", ".join(METHODS))
-    parser.add_argument("env_id", metavar="env", help="a Gymnasium environment with vectors as observations and actions")
+    parser.add_argument(
+        "env_id", metavar="env", help="a Gymnasium environment with vectors as observations and actions"
+    )
     parser.add_argument("--out", help="run folder (runs/ENV/METHOD/seed-N)")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     add_settings(parser, skip=("method", "env_id", "source"), of=Config)

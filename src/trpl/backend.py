@@ -1,0 +1,258 @@
+"""The few operations the array API standard lacks, for each framework.
+
+This is the only module of the maths that knows which frameworks exist. A framework is imported when one of its arrays arrives,
+so NumPy, PyTorch and JAX are each optional.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import array_api_compat
+import numpy as np
+
+Array = Any
+
+
+def is_torch(x: Any) -> bool:
+    """Whether `x` is a PyTorch tensor; never imports PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def is_jax(x: Any) -> bool:
+    """Whether `x` is a JAX array or tracer; never imports JAX."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(x, jax.Array)
+
+
+def is_array(x: Any) -> bool:
+    """Whether `x` is an array of one of the supported frameworks."""
+    return isinstance(x, np.ndarray) or is_torch(x) or is_jax(x)
+
+
+@functools.cache
+def _torch_namespace() -> Any:
+    import array_api_compat.torch as namespace
+
+    return namespace
+
+
+def namespace(*arrays: Array) -> Any:
+    """The array API namespace of the arguments; Python numbers are ignored."""
+    for x in arrays:
+        if is_torch(x):
+            return _torch_namespace()
+        if is_jax(x):
+            return sys.modules["jax"].numpy
+    return array_api_compat.array_namespace(*(x for x in arrays if not isinstance(x, int | float)))
+
+
+def has_values(*arrays: Array) -> bool:
+    """Whether the numbers can be looked at now: no tracer of `jax.jit`, `grad` or `vmap`, no `torch.compile`, no `torch.vmap`."""
+    for x in arrays:
+        if is_torch(x):
+            import torch
+
+            if torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(x):
+                return False
+        elif is_jax(x):
+            import jax
+
+            if isinstance(x, jax.core.Tracer):
+                return False
+    return True
+
+
+def reading(x: Array) -> contextlib.AbstractContextManager:
+    """Where values of `x` are looked at: JAX would stage even operations on constants while it traces something else."""
+    if is_jax(x):
+        import jax
+
+        return jax.ensure_compile_time_eval()
+    return contextlib.nullcontext()
+
+
+def stop_gradient(x: Array) -> Array:
+    """The same value, a constant for differentiation."""
+    if is_torch(x):
+        return x.detach()
+    if is_jax(x):
+        import jax
+
+        return jax.lax.stop_gradient(x)
+    return x
+
+
+def solve_triangular(a: Array, b: Array, *, transpose: bool = False) -> Array:
+    """a⁻¹b for lower triangular a, or a⁻ᵀb."""
+    if is_torch(a):
+        import torch
+
+        return torch.linalg.solve_triangular(a.mT if transpose else a, b, upper=transpose)
+    if is_jax(a):
+        import jax
+
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = (jax.numpy.broadcast_to(z, batch + z.shape[-2:]) for z in (a, b))
+        return jax.lax.linalg.triangular_solve(a, b, left_side=True, lower=True, transpose_a=transpose)
+    return np.linalg.solve(a.mT if transpose else a, b)
+
+
+def cholesky(a: Array) -> Array:
+    """Lower Cholesky factor; not finite, rather than an exception, where `a` is not positive definite."""
+    if is_torch(a):
+        import torch
+
+        factor, info = torch.linalg.cholesky_ex(a)
+        return torch.where((info > 0)[..., None, None], torch.nan, factor)
+    if is_jax(a):
+        import jax
+
+        return jax.lax.linalg.cholesky(a, symmetrize_input=False)
+    return np.linalg.cholesky(a)
+
+
+def any_true(mask: Array) -> bool:
+    """Whether any entry holds; True where that cannot be known yet (compiled or batched code)."""
+    return bool(mask.any()) if has_values(mask) else True
+
+
+def when_any(mask: Array, work: Callable[..., Any], idle: Callable[..., Any], *operands: Array) -> Any:
+    """`work(*operands)` if any entry of `mask` holds, else `idle(*operands)`: no work is done when none is due.
+
+    Both must return the same structure. Compiled PyTorch has no cheap branch and always works.
+    """
+    if is_jax(mask):
+        import jax
+
+        return jax.lax.cond(mask.any(), work, idle, *operands)
+    return work(*operands) if any_true(mask) else idle(*operands)
+
+
+def while_loop(
+    unfinished: Callable[[Any], Array],
+    body: Callable[[Any], Any],
+    state: Any,
+    *,
+    max_steps: int,
+    max_steps_compiled: int,
+) -> Any:
+    """Repeat `body` while any entry of `unfinished(state)` holds, at most `max_steps` times.
+
+    Compiled PyTorch, which cannot look at values, always makes `max_steps_compiled`; a body must keep what is finished.
+    """
+    mask = unfinished(state)
+    if is_jax(mask):
+        import jax
+
+        def go_on(carry: tuple) -> Array:
+            return (carry[0] < max_steps) & unfinished(carry[1]).any()
+
+        return jax.lax.while_loop(go_on, lambda carry: (carry[0] + 1, body(carry[1])), (0, state))[1]
+    for _ in range(max_steps if has_values(mask) else max_steps_compiled):
+        if not any_true(unfinished(state)):
+            break
+        state = body(state)
+    return state
+
+
+class Rule(NamedTuple):
+    """A function with its derivative written by hand.
+
+    `forward(*inputs) -> (output, *residuals)`, all new arrays, and `backward(inputs, outputs, cotangent, needed) -> cotangents`, one
+    for each input, of the broadcast batch shape, or None where `needed` says that nobody asks. Leading axes of the inputs are as
+    many and broadcast. First derivatives only: asking for a second one is an error, not a wrong number.
+    """
+
+    forward: Callable[..., tuple[Array, ...]]
+    backward: Callable[..., Sequence[Array | None]]
+
+    def __call__(self, *inputs: Array) -> Array:
+        if any(is_torch(x) for x in inputs):
+            return _torch_rule(self)(*inputs)
+        if any(is_jax(x) for x in inputs):
+            return _jax_rule(self)(*inputs)
+        return self.forward(*inputs)[0]
+
+
+def _sum_to(x: Array | None, shape: tuple[int, ...]) -> Array | None:
+    """Sum the broadcast leading axes away, so that a cotangent has its input's shape."""
+    if x is None or tuple(x.shape) == tuple(shape):
+        return x
+    axes = tuple(i for i, (have, want) in enumerate(zip(x.shape, shape, strict=True)) if have != want)
+    return namespace(x).sum(x, axis=axes, keepdims=True)
+
+
+@functools.cache
+def _torch_rule(rule: Rule) -> Callable[..., Array]:
+    import torch
+    from torch.autograd.function import once_differentiable
+
+    class Differentiable(torch.autograd.Function):
+        @staticmethod
+        def forward(*inputs):
+            return rule.forward(*inputs)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs, *output)
+            ctx.mark_non_differentiable(*output[1:])
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, cotangent, *_):
+            num_inputs = len(ctx.needs_input_grad)
+            inputs, outputs = ctx.saved_tensors[:num_inputs], ctx.saved_tensors[num_inputs:]
+            found = rule.backward(inputs, outputs, cotangent, ctx.needs_input_grad)
+            return tuple(_sum_to(g, x.shape) for g, x in zip(found, inputs, strict=True))
+
+        @staticmethod
+        def vmap(info, in_dims, *inputs):
+            """Leading axes are a batch already: one more in front."""
+            moved = (
+                x.unsqueeze(0) if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, in_dims, strict=True)
+            )
+            output = Differentiable.apply(*moved)
+            output = tuple(x.expand(info.batch_size, *x.shape[1:]) for x in output)
+            return output, (0,) * len(output)
+
+    return lambda *inputs: Differentiable.apply(*inputs)[0]
+
+
+@functools.cache
+def _jax_rule(rule: Rule) -> Callable[..., Array]:
+    import jax
+
+    @jax.custom_vjp
+    def once(x):
+        return x
+
+    def refuse(_):
+        raise TypeError("trpl: projections have first derivatives only; a second derivative was asked for")
+
+    once.defvjp(refuse, lambda _, g: (g,))
+
+    @jax.custom_vjp
+    def differentiable(*inputs):
+        return rule.forward(*inputs)[0]
+
+    def forward(*inputs):
+        outputs = rule.forward(*inputs)
+        return outputs[0], (inputs, outputs)
+
+    def backward(saved, cotangent):
+        inputs, outputs = saved
+        found = rule.backward(inputs, outputs, once(cotangent), (True,) * len(inputs))
+        return tuple(_sum_to(g, x.shape) for g, x in zip(found, inputs, strict=True))
+
+    differentiable.defvjp(forward, backward)
+    return differentiable
+
+
+first_order = Rule(lambda x: (x * 1.0,), lambda inputs, outputs, cotangent, needed: (cotangent,))
+"""The identity, through which a second derivative is refused: for values whose first derivative alone is right."""

@@ -1,0 +1,149 @@
+"""Matrix functions with gradients that survive equal eigenvalues, and scalar ones that do not cancel.
+
+Each numerical trick stands here once, with its reason.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trpl.backend import Rule, cholesky, namespace, solve_triangular
+
+Array = Any
+
+
+def squared_norm(x: Array) -> Array:
+    """‖x‖² over the last axis."""
+    return namespace(x).sum(x * x, axis=-1)
+
+
+def squared_frobenius(x: Array) -> Array:
+    """‖x‖²_F over the last two axes."""
+    return namespace(x).sum(x * x, axis=(-2, -1))
+
+
+def diagonal(x: Array) -> Array:
+    """The diagonals of a batch of matrices."""
+    return namespace(x).linalg.diagonal(x)
+
+
+def identity_like(x: Array) -> Array:
+    """I of the matrices' size, dtype and device."""
+    xp = namespace(x)
+    kwargs = {"device": x.device} if xp.__name__.endswith("torch") else {}
+    return xp.eye(x.shape[-1], dtype=x.dtype, **kwargs)
+
+
+def apply(a: Array, v: Array) -> Array:
+    """The matrix-vector product over the last axes."""
+    return (a @ v[..., None])[..., 0]
+
+
+def solve_vector(chol: Array, v: Array) -> Array:
+    """chol⁻¹v over the last axis, for a lower triangular factor; leading axes broadcast."""
+    if chol.ndim == 2 and v.ndim >= 2:  # one factor for all: one solve with many right-hand sides
+        rows = namespace(v).reshape(v, (-1, v.shape[-1]))
+        return namespace(v).reshape(solve_triangular(chol, rows.mT).mT, v.shape)
+    return solve_triangular(chol, v[..., None])[..., 0]
+
+
+def log_ratio(p: Array, q: Array) -> Array:
+    """log(p/q) for positive numbers.
+
+    From p − q when they are close, where p/q would round to 1; from p/q when they are not, where (p − q)/q would round to −1.
+    """
+    xp = namespace(p, q)
+    relative = (p - q) / q
+    close = xp.abs(relative) < 0.5
+    return xp.where(close, xp.log1p(xp.where(close, relative, 0.0)), xp.log(p / q))
+
+
+def lower_mask(x: Array) -> Array:
+    """1 on and below the diagonal, 0 above, of the matrices' size: a product with it is much faster than a batched `tril`."""
+    return namespace(x).tril(0.0 * identity_like(x) + 1.0)
+
+
+def symmetrised_half_tril(x: Array) -> Array:
+    """½(Φ(x) + Φ(x)ᵀ), where Φ takes the lower triangle with half of the diagonal: the core of every Cholesky backward."""
+    half = (0.5 * lower_mask(x) - 0.25 * identity_like(x)) * x
+    return half + half.mT
+
+
+def _gram_backward(factor: Array, cotangent: Array) -> Array:
+    """The cotangent of K = LLᵀ from that of its Cholesky factor: L⁻ᵀ ½(Φ + Φᵀ)(LᵀL̄) L⁻¹."""
+    inner = symmetrised_half_tril(factor.mT @ cotangent)
+    half = solve_triangular(factor, inner, transpose=True)
+    return solve_triangular(factor, half.mT, transpose=True)
+
+
+def _positive_lower(upper: Array) -> Array:
+    """The lower factor Rᵀ of a QR decomposition, with the signs that make its diagonal positive."""
+    xp = namespace(upper)
+    diag = diagonal(upper)
+    sign = xp.where(diag < 0, -xp.ones_like(diag), xp.ones_like(diag))
+    return upper.mT * sign[..., None, :]
+
+
+def _gram_factor_forward(b: Array) -> tuple[Array]:
+    return (_positive_lower(_qr_r(b.mT)),)
+
+
+def _qr_r(a: Array) -> Array:
+    """R of a reduced QR decomposition."""
+    return namespace(a).linalg.qr(a)[1]
+
+
+def _gram_factor_backward(inputs: tuple, outputs: tuple, cotangent: Array, _needed: Any) -> tuple[Array]:
+    return (2.0 * _gram_backward(outputs[0], cotangent) @ inputs[0],)
+
+
+gram_factor = Rule(_gram_factor_forward, _gram_factor_backward)
+"""The lower Cholesky factor of bbᵀ, from a QR decomposition of bᵀ: bbᵀ is never formed, so its condition number never squares."""
+
+
+def _interpolated_forward(weight: Array, p: Array, q: Array) -> tuple[Array]:
+    xp = namespace(p)
+    w = weight[..., None, None]
+    stacked = xp.concat(xp.broadcast_arrays(xp.sqrt(1.0 - w) * q, xp.sqrt(w) * p), axis=-1)
+    return (_positive_lower(_qr_r(stacked.mT)),)
+
+
+def _interpolated_backward(inputs: tuple, outputs: tuple, cotangent: Array, _needed: Any) -> tuple[Array, Array, Array]:
+    weight, p, q = inputs
+    w = weight[..., None, None]
+    xp = namespace(p)
+    gram = _gram_backward(outputs[0], cotangent)
+    gram_p, gram_q = gram @ p, gram @ q
+    weight_bar = xp.sum(gram_p * p, axis=(-2, -1)) - xp.sum(gram_q * q, axis=(-2, -1))
+    lower = 2.0 * lower_mask(p)
+    return weight_bar, w * lower * gram_p, (1.0 - w) * lower * gram_q
+
+
+interpolated_factor = Rule(_interpolated_forward, _interpolated_backward)
+"""(w, P, Q) ↦ the lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ, from a QR decomposition of the two factors side by side."""
+
+
+def _polar_forward(b: Array) -> tuple[Array, Array, Array]:
+    u, s, _ = namespace(b).linalg.svd(b, full_matrices=False)
+    return (u * s[..., None, :]) @ u.mT, u, s
+
+
+def _polar_backward(inputs: tuple, outputs: tuple, cotangent: Array, _needed: Any) -> tuple[Array]:
+    (b,), (_, u, s) = inputs, outputs
+    rotated = u.mT @ (cotangent + cotangent.mT) @ u / (2.0 * (s[..., :, None] + s[..., None, :]))
+    return (2.0 * (u @ rotated @ u.mT) @ b,)
+
+
+symmetric_root = Rule(_polar_forward, _polar_backward)
+"""The symmetric square root of bbᵀ, from singular values of b.
+
+Singular values of the factor are accurate to the factor's own rounding, where eigenvalues of bbᵀ would lose half the digits.
+The gradient solves S X + X S = S̄ in the singular basis: the denominators are sums, never differences, so equal eigenvalues and
+b = I are ordinary points.
+"""
+
+
+def cholesky_inverse_factor(a: Array) -> Array:
+    """C⁻¹ for a = CCᵀ, C lower triangular."""
+    factor = cholesky(a)
+    return solve_triangular(factor, namespace(a).broadcast_to(identity_like(a), factor.shape))

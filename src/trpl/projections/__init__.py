@@ -1,0 +1,1 @@
+"""Trust-region projections of Gaussians: one file each, written once against the array API."""

@@ -1,0 +1,34 @@
+"""Frobenius projection of the covariance (paper, section 4.2 and appendix).
+
+Covariances are interpolated: Σ̃ = (Σ + η Σ_old)/(1 + η), η = √(distance/ε) − 1, with the distance plain or whitened by Σ_old. The plain
+one depends on the actions' units and is unstable for small covariances, as the paper says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trpl.backend import namespace, when_any
+from trpl.gaussians.values import DiagGaussian, Gaussian
+from trpl.linalg import interpolated_factor
+from trpl.projections.alignment import align
+
+Array = Any
+
+
+def project_cov(predicted: Gaussian, old: Gaussian, *, outside: Array, weight: Array) -> Array:
+    """Standard deviations or Cholesky factors a share `weight` of the way from old to predicted where `outside`; else the predicted."""
+    xp = namespace(predicted.scale)
+    core = 1 if isinstance(predicted, DiagGaussian) else 2
+    p, q, weight, outside = align((predicted.scale, core), (old.scale, core), (weight, 0), (outside, 0))
+    if isinstance(predicted, DiagGaussian):
+        variance = q * q + weight[..., None] * ((p - q) * (p + q))
+        return xp.where(outside[..., None], xp.sqrt(variance), p)
+
+    def work(p: Array, q: Array, weight: Array) -> Array:
+        return xp.where(outside[..., None, None], interpolated_factor(weight, p, q), p)
+
+    def idle(p: Array, q: Array, weight: Array) -> Array:
+        return xp.broadcast_arrays(p, q, weight[..., None, None])[0]
+
+    return when_any(outside, work, idle, p, q, weight)

@@ -1,0 +1,202 @@
+"""KL projection of the covariance (paper, section 4.2 and appendix): numerical root, derivative by hand.
+
+Whitened by the old policy, with V = L_p⁻¹L_q and A = VᵀV − I (predicted precision minus old), the projected precision is
+P(x) = I + xA, x = 1/(1 + η) in (0, 1], and the constraint a sum over the eigenvalues a of A, u = xa:
+
+    KL(x) = ½ Σ (log(1 + u) − u/(1 + u)) = ε,    x KL′(x) = ½ Σ (u/(1 + u))².
+
+With W the projected factor as the old policy sees it (WWᵀ = P⁻¹, L̃ = L_qW) and N = I − WᵀW, all derivatives are short. Let
+S = ½(Φ + Φᵀ)(L̃ᵀḠ) be the cotangent of L̃ seen on P, and S⊥ = S − (⟨S, N⟩/‖N‖²) N its part along the bound's surface: x moves so
+as to remove the rest. Then with Y = L_p⁻¹L̃ and Z = L_p⁻ᵀYS⊥
+
+    L̄_p = 2x ZYᵀ,    L̄_q = (Ḡ − 2x Z)Wᵀ,    ε̄ = −2⟨S, N⟩/‖N‖²,    each on its lower triangle.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from trpl.backend import Rule, namespace, solve_triangular, when_any
+from trpl.gaussians.values import DiagGaussian, Gaussian
+from trpl.linalg import (
+    cholesky_inverse_factor,
+    diagonal,
+    identity_like,
+    lower_mask,
+    squared_frobenius,
+    squared_norm,
+    symmetrised_half_tril,
+)
+from trpl.projections.alignment import align
+from trpl.roots import increasing_root
+
+Array = Any
+
+
+def twice_kl_of_precision(x: Array, eigenvalues: Array) -> tuple[Array, Array]:
+    """2 KL(x) and 2x KL′(x) from the eigenvalues of A; `log1p` of u itself keeps the digits of small distances."""
+    xp = namespace(eigenvalues)
+    u = x[..., None] * eigenvalues
+    ratio = u / (1.0 + u)
+    return xp.sum(xp.log1p(u) - ratio, axis=-1), xp.sum(ratio * ratio, axis=-1)
+
+
+def kl_of_factor(factor: Array) -> Array:
+    """KL of a whitened covariance WWᵀ from I, written about W = I."""
+    excess = factor - identity_like(factor)
+    diag = diagonal(excess)
+    xp = namespace(factor)
+    return 0.5 * squared_frobenius(excess) + xp.sum(diag - xp.log1p(diag), axis=-1)
+
+
+def _start(eigenvalues: Array, bound: Array, outside: Array) -> Array:
+    """A first x: the quadratic model KL ≈ ¼ x²‖a‖², but no more than the smallest eigenvalue alone allows; 1 where not outside.
+
+    For one eigenvalue a < 0 the root is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
+    """
+    xp = namespace(eigenvalues)
+    smallest = xp.clip(xp.min(eigenvalues, axis=-1), None, -xp.finfo(eigenvalues.dtype).smallest_normal)
+    root = 2.0 * xp.sqrt(bound)
+    excess = root + (4.0 / 3.0) * bound
+    start = xp.minimum(root / xp.sqrt(squared_norm(eigenvalues)), excess / (smallest * (-1.0 - excess)))
+    return xp.where(outside, start, xp.ones_like(start))
+
+
+def kl_root(eigenvalues: Array, bound: Array, outside: Array) -> Array:
+    """x = 1/(1 + η) with KL(x) = ε where `outside`, else 1."""
+    return increasing_root(
+        lambda x: twice_kl_of_precision(x, eigenvalues),
+        2.0 * bound,
+        start=_start(eigenvalues, bound, outside),
+        active=outside,
+    )
+
+
+def _excess_precision(p: Array, q: Array) -> Array:
+    """A = VᵀV − I for diagonal covariances, V = q/p."""
+    return (q - p) * (q + p) / (p * p)
+
+
+def _diag_forward(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
+    xp = namespace(p)
+    excess = _excess_precision(p, q)
+    x = kl_root(excess, bound, outside)
+    ratio = 1.0 / xp.sqrt(1.0 + x[..., None] * excess)
+    return xp.where(outside[..., None], q * ratio, p), ratio, x
+
+
+def _diag_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:
+    (p, _, _, outside), (projected, ratio, x) = inputs, outputs
+    xp = namespace(p)
+    normal = 1.0 - ratio * ratio
+    inner = 0.5 * projected * cotangent
+    along = _coefficient(xp.sum(inner * normal, axis=-1), squared_norm(normal))
+    tangent = 2.0 * x[..., None] * (inner - along[..., None] * normal)
+    stretch = projected / p
+    p_bar = xp.where(outside[..., None], tangent * stretch * stretch / p, cotangent)
+    if not (needed[1] or needed[2]):
+        return p_bar, None, None, None
+    q_bar = (cotangent - tangent * stretch / p) * ratio
+    zero = xp.zeros_like(along)
+    return p_bar, xp.where(outside[..., None], q_bar, 0.0 * q_bar), xp.where(outside, -2.0 * along, zero), None
+
+
+def _coefficient(inner: Array, squared: Array) -> Array:
+    """⟨S, N⟩/‖N‖², and 0 where N = 0: there predicted and old agree, and nothing is projected."""
+    xp = namespace(inner)
+    zero = squared == 0.0
+    return xp.where(zero, inner * 0.0, inner / xp.where(zero, squared + 1.0, squared))
+
+
+_project_diag = Rule(_diag_forward, _diag_backward)
+
+
+def _full_forward(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
+    xp = namespace(p)
+
+    def work(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
+        factor, x = _whitened_projection(p, q, bound, outside)
+        mask = outside[..., None, None]
+        return xp.where(mask, q @ factor, p), factor, x
+
+    def idle(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
+        shape = xp.broadcast_arrays(p, q, outside[..., None, None])[0]
+        return xp.where(outside[..., None, None], shape, p), xp.zeros_like(shape), xp.ones_like(shape[..., 0, 0])
+
+    return when_any(outside, work, idle, p, q, bound, outside)
+
+
+def _whitened_projection(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, Array]:
+    """W and x: x from the eigenvalues of A, then polished on the KL of the factor itself.
+
+    The factor is the lower triangular one: with rows and columns in reverse order, P = CCᵀ, and W is C⁻ᵀ back in order.
+    """
+    xp = namespace(p)
+    change = solve_triangular(p, q - p)
+    excess = xp.flip(change + change.mT + change.mT @ change, axis=(-2, -1))
+    eigenvalues = xp.linalg.eigvalsh(excess)
+    x = kl_root(eigenvalues, bound, outside)
+
+    def factor_at(x: Array) -> Array:
+        inverse = cholesky_inverse_factor(identity_like(p) + x[..., None, None] * excess)
+        return xp.flip(inverse.mT, axis=(-2, -1))
+
+    def polish(x: Array, factor: Array, residual: Array) -> tuple[Array, Array]:
+        slope = twice_kl_of_precision(x, eigenvalues)[1] / (2.0 * x)
+        moved = xp.where(outside, x - residual / slope, x)
+        x = xp.where((moved > 0.0) & (moved <= 1.0), moved, x)
+        return factor_at(x), x
+
+    factor = factor_at(x)
+    residual = kl_of_factor(factor) - bound
+    limit = 100.0 * math.sqrt(p.shape[-1]) * xp.finfo(p.dtype).eps * xp.sqrt(bound)
+    rough = outside & ~(xp.abs(residual) <= limit)
+    return when_any(rough, polish, lambda x, factor, residual: (factor, x), x, factor, residual)
+
+
+def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:
+    (p, _, _, outside), (projected, factor, x) = inputs, outputs
+    xp = namespace(p)
+    mask = outside[..., None, None]
+    old_too = needed[1] or needed[2]
+
+    def work(cotangent: Array) -> tuple[Array, ...]:
+        inner = symmetrised_half_tril(projected.mT @ cotangent)
+        normal = identity_like(p) - factor.mT @ factor
+        along = _coefficient(xp.sum(inner * normal, axis=(-2, -1)), squared_frobenius(normal))
+        tangent = 2.0 * x[..., None, None] * (inner - along[..., None, None] * normal)
+        stretch = solve_triangular(p, projected)
+        pulled = solve_triangular(p, stretch @ tangent, transpose=True)
+        lower = lower_mask(p)
+        p_bar = xp.where(mask, lower * (pulled @ stretch.mT), cotangent)
+        if not old_too:
+            return (p_bar,)
+        q_bar = xp.where(mask, lower * ((cotangent - pulled) @ factor.mT), 0.0 * cotangent)
+        return p_bar, q_bar, xp.where(outside, -2.0 * along, 0.0 * along)
+
+    def idle(cotangent: Array) -> tuple[Array, ...]:
+        return (cotangent, xp.zeros_like(cotangent), xp.zeros_like(x)) if old_too else (cotangent,)
+
+    found = when_any(outside, work, idle, cotangent)
+    return (*found, None) if old_too else (*found, None, None, None)
+
+
+_project_full = Rule(_full_forward, _full_backward)
+
+
+def project_cov(predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+    """Standard deviations or Cholesky factors with KL = ε to the old covariance where `outside`; else the predicted ones."""
+    rule, core = (_project_diag, 1) if isinstance(predicted, DiagGaussian) else (_project_full, 2)
+    return rule(*align((predicted.scale, core), (old.scale, core), (bound, 0), (outside, 0)))
+
+
+def multiplier(predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+    """η = 1/x − 1, and 0 where nothing is projected."""
+    if isinstance(predicted, DiagGaussian):
+        eigenvalues = _excess_precision(predicted.std, old.std)
+    else:
+        change = solve_triangular(predicted.chol, old.chol - predicted.chol)
+        eigenvalues = namespace(change).linalg.eigvalsh(change + change.mT + change.mT @ change)
+    eigenvalues, bound, outside = align((eigenvalues, 1), (bound, 0), (outside, 0))
+    return 1.0 / kl_root(eigenvalues, bound, outside) - 1.0

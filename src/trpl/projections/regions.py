@@ -1,0 +1,127 @@
+"""The trust regions: what is measured, and how a policy is brought back inside.
+
+A region with separate bounds is a metric and a covariance projection; the mean's projection is shared. Each is a frozen value, so
+layers of any framework can hold it as configuration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trpl.backend import any_true, stop_gradient
+from trpl.gaussians.distances import Form, check_form, frobenius_cov, kl_cov, mahalanobis, wasserstein_cov
+from trpl.gaussians.values import Gaussian, Parts
+from trpl.projections import frobenius, kl, wasserstein
+from trpl.projections.mean import project_mean, shrinkage
+
+Array = Any
+
+
+class SeparateRegion(Protocol):
+    """A trust region with a bound for the mean and one for the covariance."""
+
+    def mean_distance(self, p: Gaussian, q: Gaussian) -> Array:
+        """The mean part of the region's distance."""
+        ...
+
+    def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
+        """The covariance part of the region's distance."""
+        ...
+
+    def project_cov(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+        """Standard deviations or Cholesky factors on the bound where `outside`, else the predicted ones."""
+        ...
+
+    def cov_multiplier(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+        """The Lagrangian multiplier η of the covariance bound; 0 inside."""
+        ...
+
+
+@dataclass(frozen=True)
+class KL:
+    """Reverse KL: ½ Mahalanobis² for the mean, ½(tr − d + log det) for the covariance."""
+
+    def mean_distance(self, p: Gaussian, q: Gaussian) -> Array:
+        return 0.5 * mahalanobis(p, q)
+
+    def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
+        return kl_cov(p, q)
+
+    def project_cov(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+        return kl.project_cov(predicted, old, outside=outside, bound=bound)
+
+    def cov_multiplier(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+        return kl.multiplier(predicted, old, outside=outside, bound=bound)
+
+
+@dataclass(frozen=True)
+class Wasserstein:
+    """Wasserstein-2 scaled by the old covariance."""
+
+    form: Form = "commuting"
+
+    def __post_init__(self) -> None:
+        check_form(self.form)
+
+    def mean_distance(self, p: Gaussian, q: Gaussian) -> Array:
+        return mahalanobis(p, q)
+
+    def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
+        return wasserstein_cov(p, q, form=self.form)
+
+    def project_cov(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+        weight = shrinkage(self.cov_distance(predicted, old), bound)
+        return wasserstein.project_cov(predicted, old, outside=outside, weight=weight, form=self.form)
+
+    def cov_multiplier(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+        return 1.0 / shrinkage(self.cov_distance(predicted, old), bound) - 1.0
+
+
+@dataclass(frozen=True)
+class Frobenius:
+    """Frobenius norm of the difference of covariances, plain or whitened by the old one."""
+
+    whitened: bool = False
+
+    def mean_distance(self, p: Gaussian, q: Gaussian) -> Array:
+        return mahalanobis(p, q)
+
+    def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
+        return frobenius_cov(p, q, whitened=self.whitened)
+
+    def project_cov(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+        weight = shrinkage(self.cov_distance(predicted, old), bound)
+        return frobenius.project_cov(predicted, old, outside=outside, weight=weight)
+
+    def cov_multiplier(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+        return 1.0 / shrinkage(self.cov_distance(predicted, old), bound) - 1.0
+
+
+def parts(region: SeparateRegion, p: Gaussian, q: Gaussian) -> Parts:
+    """The region's distance by parts."""
+    return Parts(mean=region.mean_distance(p, q), cov=region.cov_distance(p, q))
+
+
+def detached(p: Gaussian) -> Gaussian:
+    """The same Gaussian, a constant for differentiation."""
+    return type(p)(stop_gradient(p.mean), stop_gradient(p.scale))
+
+
+def project_separately(
+    region: SeparateRegion, predicted: Gaussian, old: Gaussian, *, mean_bound: Array, cov_bound: Array
+) -> Gaussian:
+    """Algorithm 1 of the paper without entropy: mean and covariance, each onto its own bound where it is outside.
+
+    Outside or not is decided on constants; a part of which nothing is outside is handed back as it came, without any work.
+    """
+    p, q = detached(predicted), detached(old)
+    mean, scale = predicted.mean, predicted.scale
+    outside = region.mean_distance(p, q) > stop_gradient(mean_bound)
+    if any_true(outside):
+        weight = shrinkage(region.mean_distance(predicted, old), mean_bound)
+        mean = project_mean(mean, old.mean, outside=outside, weight=weight)
+    outside = region.cov_distance(p, q) > stop_gradient(cov_bound)
+    if any_true(outside):
+        scale = region.project_cov(predicted, old, outside=outside, bound=cov_bound)
+    return type(predicted)(mean, scale)
