@@ -22,25 +22,29 @@ from trpl.algorithms.actor_critic import (
 from trpl.algorithms.base import Algorithm, Batch, Metrics, Settings
 from trpl.algorithms.losses import normalised, surrogate
 from trpl.algorithms.minibatches import draw_orders, fit
-from trpl.gaussians import Gaussian, entropy, log_prob
+from trpl.gaussians import DiagGaussian, Gaussian, entropy, log_prob
 from trpl.jax import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 
-LAYERS: dict[str, Callable[[Settings], Any]] = {
-    "kl": lambda c: KLProjection(c.mean_bound, c.cov_bound, entropy_first=bool(c.entropy_first), check=False),
-    "w2": lambda c: WassersteinProjection(
-        c.mean_bound, c.cov_bound, form=c.wasserstein_form, entropy_first=bool(c.entropy_first), check=False
+def separate(layer: Any, config: Settings, **options: Any) -> Any:
+    entropy_first = bool(config.entropy_first)
+    return layer(config.mean_bound, config.cov_bound, entropy_first=entropy_first, check=False, **options)
+
+
+# configuration and entropy target of the epoch (None without control) -> layer
+LAYERS: dict[str, Callable[[Settings, Array | None], Any]] = {
+    "kl": lambda c, _: separate(KLProjection, c),
+    "w2": lambda c, _: separate(WassersteinProjection, c, form=c.wasserstein_form),
+    "frobenius": lambda c, _: separate(FrobeniusProjection, c, whitened=c.whitened),
+    "kl-joint": lambda c, target: JointKLProjection(
+        c.bound, min_entropy=target, entropy_equality=bool(c.entropy_equality), check=False
     ),
-    "frobenius": lambda c: FrobeniusProjection(
-        c.mean_bound, c.cov_bound, whitened=c.whitened, entropy_first=bool(c.entropy_first), check=False
-    ),
-    "kl-joint": lambda c: JointKLProjection(c.bound, check=False),
 }
 
 
 def make(config: Settings, *, obs_size: int, action_size: int) -> Algorithm:
     networks = ActorCritic.of(config, obs_size=obs_size, action_size=action_size)
-    layer = LAYERS[config.method.removesuffix("-e")](config)
-    learn = jax.jit(partial(_update, config=config, networks=networks, layer=layer), donate_argnums=0)
+    make_layer = partial(LAYERS[config.method.removesuffix("-e")], config)
+    learn = jax.jit(partial(_update, config=config, networks=networks, make_layer=make_layer), donate_argnums=0)
 
     def update(state, batch, rng):
         orders = [draw_orders(rng, n, config.rollout_size) for n in (config.value_epochs, config.policy_epochs)]
@@ -52,7 +56,13 @@ def make(config: Settings, *, obs_size: int, action_size: int) -> Algorithm:
 
 
 def _update(
-    state: LearnerState, batch: Batch, orders: list[Array], *, config: Settings, networks: ActorCritic, layer: Any
+    state: LearnerState,
+    batch: Batch,
+    orders: list[Array],
+    *,
+    config: Settings,
+    networks: ActorCritic,
+    make_layer: Callable[[Array | None], Any],
 ) -> tuple[LearnerState, Metrics]:
     """One epoch: advantages, value function, policy epochs through the layer, covariance set, audit."""
     samples = networks.samples(state, batch, discount=config.discount, gae_lambda=config.gae_lambda)
@@ -63,6 +73,7 @@ def _update(
     )
 
     target = entropy_target(state, config=config, action_size=networks.policy.action_size)
+    layer = make_layer(target)
     project = partial(layer, **entropy_constraint(target, equality=config.entropy_equality))
     state, report = fit_policy(
         state,
@@ -200,7 +211,18 @@ def entropy_constraint(target: Array | None, *, equality: bool | None) -> dict[s
 
 
 def shared(projected: Gaussian) -> Gaussian:
-    return projected
+    """One covariance for all states from the projected ones.
+
+    The separate projections keep it shared, and there is nothing to do. The joint one makes it depend on the state: then the
+    mean of the Cholesky factors, with the geometric mean on the diagonal, which keeps the mean entropy.
+    """
+    if projected.shares_covariance:
+        return projected
+    if isinstance(projected, DiagGaussian):
+        return projected.with_scale(jnp.exp(jnp.log(projected.std).mean(0)))
+    diagonal = jnp.diagonal(projected.chol, axis1=-2, axis2=-1)
+    geometric = jnp.exp(jnp.log(diagonal).mean(0))
+    return projected.with_scale(jnp.tril(projected.chol.mean(0), -1) + jnp.diag(geometric))
 
 
 def audit(layer: Any, network: Gaussian, projected: Gaussian, old: Gaussian) -> Metrics:
