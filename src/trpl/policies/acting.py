@@ -13,6 +13,7 @@ import numpy as np
 from trpl.policies.storage import newest_checkpoint, read_checkpoint
 
 MIN_STD = 1e-5
+add, tanh = np.add, np.tanh  # looked up once: acting runs at every environment step
 STD_SHIFT = float(np.log(np.expm1(1.0 - MIN_STD)))  # softplus(STD_SHIFT) + MIN_STD = 1: policies start with deviation 1
 
 
@@ -25,40 +26,41 @@ class Actor:
         self.full_covariance = any(name.startswith("chol/") for name in weights)
         spread = "chol" if self.full_covariance else "std"
         self.contextual = f"{spread}/weight" in weights
-        self._hidden = []
-        while f"layer{len(self._hidden)}/weight" in weights:
-            self._hidden.append(_layer(weights, f"layer{len(self._hidden)}"))
+        self._layers = []
+        while f"layer{len(self._layers)}/weight" in weights:
+            self._layers.append(_layer(weights, f"layer{len(self._layers)}"))
         self._mean = _layer(weights, "mean")
-        self.obs_size = (self._hidden[0] if self._hidden else self._mean)[0].shape[0]
+        self.obs_size = (self._layers[0] if self._layers else self._mean)[0].shape[0]
         if self.contextual:
             self._spread = _layer(weights, spread)
         else:
             self._shared_scale = self._scale(weights[f"{spread}/raw"])
+        # one observation: matrix times vector with the transpose stored apart, which NumPy does fastest
+        self._single = [(np.ascontiguousarray(weight.T).dot, bias) for weight, bias in self._layers]
+        self._single_mean = np.ascontiguousarray(self._mean[0].T).dot, self._mean[1]
 
     def mean(self, observations: np.ndarray) -> np.ndarray:
         """Mean action: what acts when no noise is wanted."""
-        return self._affine(self._features(observations), self._mean)
+        return self._features_and_mean(observations)[1]
 
     def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """mean + L·noise with Σ = LLᵀ and standard normal `noise` [..., act]; raw, neither squashed nor clipped."""
-        features = self._features(observations)
-        action = self._affine(features, self._mean)
-        scale = self._scale(self._affine(features, self._spread)) if self.contextual else self._shared_scale
+        features, mean = self._features_and_mean(observations)
+        scale = self._scale(_affine(features, self._spread)) if self.contextual else self._shared_scale
         step = (scale @ noise[..., None])[..., 0] if self.full_covariance else scale * noise
-        return np.add(action, step, action)
+        return add(mean, step, mean)
 
-    def _features(self, x: np.ndarray) -> np.ndarray:
-        for weight, bias in self._hidden:
-            x = np.dot(x, weight)
-            np.add(x, bias, x)
-            np.tanh(x, x)
-        return x
-
-    @staticmethod
-    def _affine(x: np.ndarray, layer: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        weight, bias = layer
-        x = np.dot(x, weight)
-        return np.add(x, bias, x)
+    def _features_and_mean(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if x.ndim == 1:
+            for dot, bias in self._single:
+                x = dot(x)
+                tanh(add(x, bias, x), x)
+            dot, bias = self._single_mean
+            mean = dot(x)
+            return x, add(mean, bias, mean)
+        for layer in self._layers:
+            x = tanh(_affine(x, layer))
+        return x, _affine(x, self._mean)
 
     def _scale(self, raw: np.ndarray) -> np.ndarray:
         """Standard deviations [..., act] or Cholesky factors [..., act, act]; the same map from raw numbers as in `networks`."""
@@ -74,6 +76,11 @@ class Actor:
 
 def _layer(weights: Mapping[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
     return weights[f"{name}/weight"], weights[f"{name}/bias"]
+
+
+def _affine(x: np.ndarray, layer: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    weight, bias = layer
+    return x @ weight + bias
 
 
 def _positive(raw: np.ndarray) -> np.ndarray:
