@@ -7,10 +7,10 @@ so NumPy, PyTorch and JAX are each optional.
 from __future__ import annotations
 
 import contextlib
-import functools
+import inspect
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import array_api_compat
 import numpy as np
@@ -35,18 +35,28 @@ def is_array(x: Any) -> bool:
     return isinstance(x, np.ndarray) or is_torch(x) or is_jax(x)
 
 
-@functools.cache
-def _torch_namespace() -> Any:
-    import array_api_compat.torch as namespace
+_FLOATING: dict[Any, bool] = {}  # by dtype; the name of a dtype is slow to make
 
-    return namespace
+
+def is_floating(x: Array) -> bool:
+    """Whether `x` is float32 or float64, the types the maths is made for."""
+    known = _FLOATING.get(x.dtype)
+    if known is None:
+        known = _FLOATING[x.dtype] = str(x.dtype).removeprefix("torch.") in ("float32", "float64")
+    return known
+
+
+def _import_torch_namespace() -> Any:
+    import array_api_compat.torch
+
+    return array_api_compat.torch
 
 
 def namespace(*arrays: Array) -> Any:
     """The array API namespace of the arguments; Python numbers are ignored."""
     for x in arrays:
         if is_torch(x):
-            return _torch_namespace()
+            return sys.modules.get("array_api_compat.torch") or _import_torch_namespace()
         if is_jax(x):
             return sys.modules["jax"].numpy
     return array_api_compat.array_namespace(*(x for x in arrays if not isinstance(x, int | float)))
@@ -56,15 +66,11 @@ def has_values(*arrays: Array) -> bool:
     """Whether the numbers can be looked at now: no tracer of `jax.jit`, `grad` or `vmap`, no `torch.compile`, no `torch.vmap`."""
     for x in arrays:
         if is_torch(x):
-            import torch
-
+            torch = sys.modules["torch"]
             if torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(x):
                 return False
-        elif is_jax(x):
-            import jax
-
-            if isinstance(x, jax.core.Tracer):
-                return False
+        elif is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer):
+            return False
     return True
 
 
@@ -135,49 +141,69 @@ def when_any(mask: Array, work: Callable[..., Any], idle: Callable[..., Any], *o
 
 
 def while_loop(
-    unfinished: Callable[[Any], Array],
-    body: Callable[[Any], Any],
-    state: Any,
-    *,
-    max_steps: int,
-    max_steps_compiled: int,
-) -> Any:
-    """Repeat `body` while any entry of `unfinished(state)` holds, at most `max_steps` times.
+    unfinished: Callable[..., Array], body: Callable[..., tuple], state: tuple, *, max_steps: int, unroll: bool = False
+) -> tuple:
+    """Repeat `state = body(*state)` while any entry of `unfinished(*state)` holds, at most `max_steps` times.
 
-    Compiled PyTorch, which cannot look at values, always makes `max_steps_compiled`; a body must keep what is finished.
+    With `unroll`, compiled PyTorch makes all the steps in a row, to be fused; a body must therefore keep what is finished.
     """
-    mask = unfinished(state)
+    mask = unfinished(*state)
     if is_jax(mask):
         import jax
 
         def go_on(carry: tuple) -> Array:
-            return (carry[0] < max_steps) & unfinished(carry[1]).any()
+            return (carry[0] < max_steps) & unfinished(*carry[1:]).any()
 
-        return jax.lax.while_loop(go_on, lambda carry: (carry[0] + 1, body(carry[1])), (0, state))[1]
-    for _ in range(max_steps if has_values(mask) else max_steps_compiled):
-        if not any_true(unfinished(state)):
+        return jax.lax.while_loop(go_on, lambda carry: (carry[0] + 1, *body(*carry[1:])), (0, *state))[1:]
+    if is_torch(mask) and not unroll:
+        import torch
+
+        if torch.compiler.is_compiling():
+            count = torch.zeros((), dtype=torch.int64, device=mask.device)
+            return torch.while_loop(
+                lambda count, *now: (count < max_steps) & unfinished(*now).any(),
+                lambda count, *now: (count + 1, *body(*now)),
+                (count, *state),
+            )[1:]
+    for _ in range(max_steps):
+        if not any_true(unfinished(*state)):
             break
-        state = body(state)
+        state = body(*state)
     return state
 
 
-class Rule(NamedTuple):
+class Rule:
     """A function with its derivative written by hand.
 
-    `forward(*inputs) -> (output, *residuals)`, all new arrays, and `backward(inputs, outputs, cotangent, needed) -> cotangents`, one
-    for each input, of the broadcast batch shape, or None where `needed` says that nobody asks. Leading axes of the inputs are as
-    many and broadcast. First derivatives only: asking for a second one is an error, not a wrong number.
+    `forward(*inputs) -> (output, *residuals)`, all new arrays, and `backward(inputs, outputs, cotangent, needed)` -> one
+    cotangent for each input, of the broadcast batch shape, or None where `needed` says that nobody asks. Leading axes of the
+    inputs are as many and broadcast. First derivatives only: asking for a second one is an error, not a wrong number.
     """
 
-    forward: Callable[..., tuple[Array, ...]]
-    backward: Callable[..., Sequence[Array | None]]
+    every: ClassVar[list[Rule]] = []
+
+    def __init__(self, forward: Callable[..., tuple[Array, ...]], backward: Callable[..., Sequence[Array | None]]) -> None:
+        self.forward, self.backward = forward, backward
+        self.for_torch: Callable[..., tuple[Array, ...]] | None = None
+        self.for_jax: Callable[..., Array] | None = None
+        Rule.every.append(self)
 
     def __call__(self, *inputs: Array) -> Array:
-        if any(is_torch(x) for x in inputs):
-            return _torch_rule(self)(*inputs)
-        if any(is_jax(x) for x in inputs):
-            return _jax_rule(self)(*inputs)
+        if is_torch(inputs[0]):
+            if self.for_torch is None:
+                self.for_torch = _torch_function(self)
+            return self.for_torch(*inputs)[0]
+        if is_jax(inputs[0]):
+            if self.for_jax is None:
+                self.for_jax = _jax_function(self)
+            return self.for_jax(*inputs)
         return self.forward(*inputs)[0]
+
+
+def prepare_torch() -> None:
+    """Build the autograd functions now: `torch.compile` can call them but not define them."""
+    for rule in Rule.every:
+        rule.for_torch = _torch_function(rule)
 
 
 def _sum_to(x: Array | None, shape: tuple[int, ...]) -> Array | None:
@@ -188,15 +214,16 @@ def _sum_to(x: Array | None, shape: tuple[int, ...]) -> Array | None:
     return namespace(x).sum(x, axis=axes, keepdims=True)
 
 
-@functools.cache
-def _torch_rule(rule: Rule) -> Callable[..., Array]:
+def _torch_function(rule: Rule) -> Callable[..., tuple[Array, ...]]:
     import torch
     from torch.autograd.function import once_differentiable
+
+    rule_forward, rule_backward = rule.forward, rule.backward
 
     class Differentiable(torch.autograd.Function):
         @staticmethod
         def forward(*inputs):
-            return rule.forward(*inputs)
+            return rule_forward(*inputs)
 
         @staticmethod
         def setup_context(ctx, inputs, output):
@@ -208,7 +235,7 @@ def _torch_rule(rule: Rule) -> Callable[..., Array]:
         def backward(ctx, cotangent, *_):
             num_inputs = len(ctx.needs_input_grad)
             inputs, outputs = ctx.saved_tensors[:num_inputs], ctx.saved_tensors[num_inputs:]
-            found = rule.backward(inputs, outputs, cotangent, ctx.needs_input_grad)
+            found = rule_backward(inputs, outputs, cotangent, ctx.needs_input_grad)
             return tuple(_sum_to(g, x.shape) for g, x in zip(found, inputs, strict=True))
 
         @staticmethod
@@ -221,11 +248,12 @@ def _torch_rule(rule: Rule) -> Callable[..., Array]:
             output = tuple(x.expand(info.batch_size, *x.shape[1:]) for x in output)
             return output, (0,) * len(output)
 
-    return lambda *inputs: Differentiable.apply(*inputs)[0]
+    # `apply` binds arguments by signature at each call; finding the signature anew each time costs more than a small projection.
+    Differentiable.forward.__signature__ = inspect.signature(Differentiable.forward)
+    return Differentiable.apply
 
 
-@functools.cache
-def _jax_rule(rule: Rule) -> Callable[..., Array]:
+def _jax_function(rule: Rule) -> Callable[..., Array]:
     import jax
 
     @jax.custom_vjp

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from trpl.backend import stop_gradient
+
 Array = Any
 
 
@@ -40,6 +42,10 @@ class DiagGaussian(NamedTuple):
         """The same mean with other standard deviations."""
         return DiagGaussian(self.mean, std)
 
+    def detached(self) -> DiagGaussian:
+        """The same Gaussian, a constant for differentiation."""
+        return DiagGaussian(stop_gradient(self.mean), stop_gradient(self.std))
+
 
 class FullGaussian(NamedTuple):
     """A batch of Gaussians with covariance chol·cholᵀ.
@@ -74,6 +80,10 @@ class FullGaussian(NamedTuple):
     def with_scale(self, chol: Array) -> FullGaussian:
         """The same mean with another Cholesky factor."""
         return FullGaussian(self.mean, chol)
+
+    def detached(self) -> FullGaussian:
+        """The same Gaussian, a constant for differentiation."""
+        return FullGaussian(stop_gradient(self.mean), stop_gradient(self.chol))
 
 
 Gaussian = DiagGaussian | FullGaussian

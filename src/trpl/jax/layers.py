@@ -140,13 +140,6 @@ class JointKLProjection:
     entropy_equality: bool = _static(False)
     check: bool = _static(True)
 
-    def _targets(self, min_entropy: Array | None, entropy: Array | None) -> dict[str, Array | None]:
-        if min_entropy is None and entropy is None:
-            return {"entropy" if self.entropy_equality else "min_entropy": self.min_entropy} | (
-                {"min_entropy": None} if self.entropy_equality else {"entropy": None}
-            )
-        return {"min_entropy": min_entropy, "entropy": entropy}
-
     def __call__(
         self,
         predicted: Gaussian,
@@ -162,7 +155,7 @@ class JointKLProjection:
             old,
             bound=self.bound if bound is None else bound,
             check=self.check,
-            **self._targets(min_entropy, entropy),
+            **core.entropy_targets(self.min_entropy, self.entropy_equality, min_entropy=min_entropy, entropy=entropy),
         ).projected
 
     def penalty(self, predicted: Gaussian, projected: Gaussian) -> Array:
@@ -186,5 +179,5 @@ class JointKLProjection:
             old,
             bound=self.bound if bound is None else bound,
             check=self.check,
-            **self._targets(min_entropy, entropy),
+            **core.entropy_targets(self.min_entropy, self.entropy_equality, min_entropy=min_entropy, entropy=entropy),
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trpl.backend import has_values, is_array, is_jax, is_torch, namespace, reading
+from trpl.backend import has_values, is_array, is_floating, is_jax, is_torch, namespace, reading
 from trpl.errors import ConvergenceError
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
 from trpl.linalg import diagonal, lower_mask
@@ -21,61 +21,72 @@ Array = Any
 
 def check_structure(predicted: Gaussian, old: Gaussian) -> None:
     """Types, dimensions, batch shapes and dtypes of a pair."""
-    for name, p in (("predicted", predicted), ("old", old)):
-        _check_one(name, p)
+    _check_one("predicted", predicted)
+    _check_one("old", old)
     if type(predicted) is not type(old):
         raise ValueError(
-            f"predicted is a {type(predicted).__name__} and old a {type(old).__name__}; both must have the same structure"
+            f"predicted is a {type(predicted).__name__} and old a {type(old).__name__}; they must have the same structure"
         )
     if predicted.dim != old.dim:
         raise ValueError(f"old policy has {old.dim} action dimensions, predicted has {predicted.dim}")
-    arrays = (predicted.mean, predicted.scale, old.mean, old.scale)
-    if not (all(is_torch(x) for x in arrays) or all(is_jax(x) for x in arrays) or not any(map(_is_host, arrays))):
-        kinds = ", ".join(sorted({type(x).__module__.split(".")[0] for x in arrays}))
-        raise ValueError(f"predicted and old mix arrays of different frameworks: {kinds}")
-    dtypes = {str(x.dtype).removeprefix("torch.") for x in arrays}
-    if len(dtypes) > 1:
-        raise ValueError(f"predicted and old mix dtypes: {', '.join(sorted(dtypes))}; convert them to one")
-    try:
-        np.broadcast_shapes(predicted.batch_shape, old.batch_shape)
-    except ValueError:
+    if is_torch(predicted.mean) != is_torch(old.mean) or is_jax(predicted.mean) != is_jax(old.mean):
+        raise ValueError(f"predicted has {_framework(predicted.mean)} arrays and old {_framework(old.mean)} arrays")
+    if predicted.mean.dtype != old.mean.dtype:
+        raise ValueError(
+            f"predicted is {_dtype(predicted.mean)} and old {_dtype(old.mean)}; convert them to one floating-point type"
+        )
+    if predicted.batch_shape != old.batch_shape and not _broadcasts(predicted.batch_shape, old.batch_shape):
         raise ValueError(
             f"batch shapes do not fit: predicted has {predicted.batch_shape}, old has {old.batch_shape}"
-        ) from None
+        )
 
 
-def _is_host(x: Array) -> bool:
-    return is_torch(x) or is_jax(x)
+def _framework(x: Array) -> str:
+    return "PyTorch" if is_torch(x) else "JAX" if is_jax(x) else "NumPy"
+
+
+def _dtype(x: Array) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+def _broadcasts(*shapes: tuple[int, ...]) -> bool:
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_one(name: str, p: Gaussian) -> None:
     if not isinstance(p, DiagGaussian | FullGaussian):
         raise ValueError(f"{name} must be a DiagGaussian or a FullGaussian, not {type(p).__name__}")
     field, core = _field(p), 1 if isinstance(p, DiagGaussian) else 2
-    for label, x in (("mean", p.mean), (field, p.scale)):
+    mean, scale = p
+    for label, x in (("mean", mean), (field, scale)):
         if not is_array(x):
             raise ValueError(f"{name}.{label} must be an array, not {type(x).__name__}")
-        if not _is_floating(x):
-            raise ValueError(f"{name}.{label} must be float32 or float64, not {str(x.dtype).removeprefix('torch.')}")
-    if p.mean.ndim < 1 or p.scale.ndim < core:
+        if not is_floating(x):
+            raise ValueError(f"{name}.{label} must be float32 or float64, not {_dtype(x)}")
+    if is_torch(mean) != is_torch(scale) or is_jax(mean) != is_jax(scale):
+        raise ValueError(f"{name}.mean is a {_framework(mean)} array and {name}.{field} a {_framework(scale)} array")
+    if mean.dtype != scale.dtype:
+        raise ValueError(f"{name}.mean is {_dtype(mean)} and {name}.{field} {_dtype(scale)}; convert them to one")
+    shape, scale_shape = tuple(mean.shape), tuple(scale.shape)
+    if len(shape) < 1 or len(scale_shape) < core:
         raise ValueError(
-            f"{name}.mean needs 1 axis or more and {name}.{field} {core} or more; got shapes {tuple(p.mean.shape)} and "
-            f"{tuple(p.scale.shape)}"
+            f"{name}.mean needs 1 axis or more and {name}.{field} {core} or more; got shapes {shape} and {scale_shape}"
         )
-    want = (p.dim,) * core
-    if tuple(p.scale.shape[-core:]) != want:
+    if scale_shape[-core:] != shape[-1:] * core:
         raise ValueError(
-            f"{name}.{field} must end in {want} for a mean of {p.dim} dimensions; got {tuple(p.scale.shape)}"
+            f"{name}.{field} must end in {shape[-1:] * core} for a mean of {shape[-1]} dimensions; got {scale_shape}"
         )
-    batch = tuple(p.scale.shape[:-core])
-    if batch not in ((), p.batch_shape):
+    if shape[-1] == 0:
+        raise ValueError(f"{name} has no action dimensions: its mean has shape {shape}")
+    if scale_shape[:-core] not in ((), shape[:-1]):
         raise ValueError(
-            f"{name}.{field} must have the batch shape of the mean, {p.batch_shape}, or none (one covariance for all); got {batch}"
+            f"{name}.{field} must have the mean's batch shape {shape[:-1]}, or none (one covariance for all); "
+            f"got {scale_shape[:-core]}"
         )
-
-
-def _is_floating(x: Array) -> bool:
-    return str(x.dtype).removeprefix("torch.") in ("float32", "float64")
 
 
 def as_bound(name: str, bound: Array, like: Gaussian, *, check: bool) -> Array:
@@ -110,19 +121,15 @@ def as_entropy(name: str, target: Array | None, like: Gaussian, *, check: bool) 
 def _as_array(name: str, value: Array, like: Gaussian) -> Array:
     """A number or an array of numbers per state, in the policy's framework and dtype."""
     if is_array(value):
-        if not _is_floating(value):
-            raise ValueError(f"{name} must be a float, not {str(value.dtype).removeprefix('torch.')}")
+        if not is_floating(value):
+            raise ValueError(f"{name} must be a float, not {_dtype(value)}")
         array = value if value.dtype == like.mean.dtype else namespace(like.mean).astype(value, like.mean.dtype)
     elif isinstance(value, int | float):
         array = _full_like(value, like.mean)
     else:
         raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
     shape = tuple(array.shape)
-    try:
-        fits = np.broadcast_shapes(shape, like.batch_shape) == like.batch_shape
-    except ValueError:
-        fits = False
-    if not fits:
+    if shape not in ((), like.batch_shape):
         raise ValueError(f"{name} must be a number or have the batch shape {like.batch_shape}; got {shape}")
     return array
 
@@ -143,25 +150,24 @@ def _show(value: Any) -> str:
 
 
 def check_values(predicted: Gaussian, old: Gaussian) -> None:
-    """Finite parameters, positive standard deviations, lower triangular factors with a positive diagonal."""
-    if has_values(predicted.mean, predicted.scale, old.mean, old.scale):
-        with reading(old.mean):
-            for name, p in (("predicted", predicted), ("old", old)):
-                _check_finite(name, p)
-                _check_scale(name, p)
+    """Finite parameters, positive standard deviations, lower triangular factors with a positive diagonal.
 
-
-def _all_finite(p: Gaussian) -> bool:
-    """One sum says whether all is finite; only if it is not, each entry is asked (finite entries may sum to infinity)."""
+    Two numbers say whether all is well: one sum of everything and the smallest scale. What is wrong is looked for only then.
+    """
+    if not has_values(predicted.mean, predicted.scale, old.mean, old.scale):
+        return
+    p, q = predicted.detached(), old.detached()
     xp = namespace(p.mean)
-    if math.isfinite(xp.sum(p.mean) + xp.sum(p.scale)):
-        return True
-    return bool(xp.all(xp.isfinite(p.mean)) & xp.all(xp.isfinite(p.scale)))
+    with reading(p.mean):
+        total = xp.sum(p.mean) + xp.sum(p.scale) + xp.sum(q.mean) + xp.sum(q.scale)
+        if not math.isfinite(total):
+            _check_finite("predicted", p)
+            _check_finite("old", q)
+        _check_scale("predicted", p)
+        _check_scale("old", q)
 
 
 def _check_finite(name: str, p: Gaussian) -> None:
-    if _all_finite(p):
-        return
     xp = namespace(p.mean)
     for label, x in (("mean", p.mean), (_field(p), p.scale)):
         count = int(xp.sum(~xp.isfinite(x)))
@@ -176,9 +182,7 @@ def _check_scale(name: str, p: Gaussian) -> None:
         return
     lowest = float(xp.min(diag))
     if not lowest > 0.0:
-        what = (
-            "std must be positive" if isinstance(p, DiagGaussian) else "chol is singular: its diagonal must be positive"
-        )
+        what = "std must be positive" if isinstance(p, DiagGaussian) else "chol is singular: its diagonal must be positive"
         raise ValueError(f"{name}.{what}; the smallest entry is {lowest:g}")
     if isinstance(p, FullGaussian) and bool(xp.any(p.chol * (1.0 - lower_mask(p.chol)) != 0.0)):
         raise ValueError(f"{name}.chol must be lower triangular; it has entries above the diagonal")
@@ -190,8 +194,14 @@ def _field(p: Gaussian) -> str:
 
 def check_result(projected: Gaussian) -> None:
     """A result that is not finite is an error, never handed on."""
-    if has_values(projected.mean, projected.scale) and not _all_finite(projected):
+    if not has_values(projected.mean, projected.scale):
+        return
+    p = projected.detached()
+    xp = namespace(p.mean)
+    if math.isfinite(xp.sum(p.mean) + xp.sum(p.scale)):
+        return
+    if not bool(xp.all(xp.isfinite(p.mean)) & xp.all(xp.isfinite(p.scale))):
         raise ConvergenceError(
             "the projection is not finite: the covariances are too ill-conditioned, or the entropy target too far, for "
-            f"{str(projected.mean.dtype).removeprefix('torch.')}; use float64, a smaller bound, or better conditioned covariances"
+            f"{_dtype(p.mean)}; use float64, a smaller bound, or better conditioned covariances"
         )

@@ -15,7 +15,7 @@ from trpl.projections import joint_kl
 from trpl.projections.door import as_bound, as_entropy, check_result, check_structure, check_values
 from trpl.projections.entropy import control_entropy
 from trpl.projections.mean import shrinkage
-from trpl.projections.regions import KL, SeparateRegion, detached, parts, project_separately
+from trpl.projections.regions import KL, SeparateRegion, parts, project_separately
 
 Array = Any
 
@@ -106,6 +106,15 @@ def project_jointly(
     return solution
 
 
+def entropy_targets(
+    held: Array | None, equality: bool, *, min_entropy: Array | None, entropy: Array | None
+) -> dict[str, Array | None]:
+    """The call's entropy target if it has one, else the one the joint layer holds."""
+    if min_entropy is not None or entropy is not None:
+        return {"min_entropy": min_entropy, "entropy": entropy}
+    return {"min_entropy": None if equality else held, "entropy": held if equality else None}
+
+
 def _check_reachable(target: Array, old: Gaussian, bound: Array, *, equality: bool) -> None:
     """Refuse an entropy that no Gaussian within the bound has."""
     xp = namespace(old.scale)
@@ -130,7 +139,7 @@ def penalty(region: SeparateRegion, predicted: Gaussian, projected: Gaussian) ->
     With one covariance for all states the mean part alone: there the standard deviation is set, not regressed.
     """
     check_structure(predicted, projected)
-    target = detached(projected)
+    target = projected.detached()
     mean = region.mean_distance(predicted, target)
     return mean if predicted.shares_covariance else mean + region.cov_distance(predicted, target)
 
@@ -151,14 +160,13 @@ def audit(
     mean_bound = as_bound("mean_bound", mean_bound, predicted, check=check)
     cov_bound = as_bound("cov_bound", cov_bound, predicted, check=check)
     before = parts(region, predicted, old)
-    outside = before.cov > cov_bound
     return Audit(
         before=before,
         after=parts(region, projected, old),
         mean_multiplier=1.0 / shrinkage(before.mean, mean_bound) - 1.0,
-        cov_multiplier=region.cov_multiplier(predicted, old, outside=outside, bound=cov_bound),
+        cov_multiplier=region.cov_multiplier(predicted, old, cov_bound),
         mean_projected=before.mean > mean_bound,
-        cov_projected=outside,
+        cov_projected=before.cov > cov_bound,
     )
 
 

@@ -29,11 +29,11 @@ class SeparateRegion(Protocol):
         """The covariance part of the region's distance."""
         ...
 
-    def project_cov(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
-        """Standard deviations or Cholesky factors on the bound where `outside`, else the predicted ones."""
+    def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
+        """Standard deviations or Cholesky factors on the bound where the predicted ones are outside, else those."""
         ...
 
-    def cov_multiplier(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+    def cov_multiplier(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
         """The Lagrangian multiplier η of the covariance bound; 0 inside."""
         ...
 
@@ -48,11 +48,14 @@ class KL:
     def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
         return kl_cov(p, q)
 
-    def project_cov(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+    def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
+        outside = kl_cov(predicted.detached(), old.detached()) > stop_gradient(bound)
+        if not any_true(outside):
+            return predicted.scale
         return kl.project_cov(predicted, old, outside=outside, bound=bound)
 
-    def cov_multiplier(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
-        return kl.multiplier(predicted, old, outside=outside, bound=bound)
+    def cov_multiplier(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
+        return kl.multiplier(predicted, old, outside=kl_cov(predicted, old) > bound, bound=bound)
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,15 @@ class Wasserstein:
     def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
         return wasserstein_cov(p, q, form=self.form)
 
-    def project_cov(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
-        weight = shrinkage(self.cov_distance(predicted, old), bound)
+    def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
+        distance = self.cov_distance(predicted, old)
+        outside = distance > bound
+        if not any_true(outside):
+            return predicted.scale
+        weight = shrinkage(distance, bound)
         return wasserstein.project_cov(predicted, old, outside=outside, weight=weight, form=self.form)
 
-    def cov_multiplier(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+    def cov_multiplier(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
         return 1.0 / shrinkage(self.cov_distance(predicted, old), bound) - 1.0
 
 
@@ -90,11 +97,15 @@ class Frobenius:
     def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
         return frobenius_cov(p, q, whitened=self.whitened)
 
-    def project_cov(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
-        weight = shrinkage(self.cov_distance(predicted, old), bound)
+    def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
+        distance = self.cov_distance(predicted, old)
+        outside = distance > bound
+        if not any_true(outside):
+            return predicted.scale
+        weight = shrinkage(distance, bound)
         return frobenius.project_cov(predicted, old, outside=outside, weight=weight)
 
-    def cov_multiplier(self, predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+    def cov_multiplier(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
         return 1.0 / shrinkage(self.cov_distance(predicted, old), bound) - 1.0
 
 
@@ -103,25 +114,16 @@ def parts(region: SeparateRegion, p: Gaussian, q: Gaussian) -> Parts:
     return Parts(mean=region.mean_distance(p, q), cov=region.cov_distance(p, q))
 
 
-def detached(p: Gaussian) -> Gaussian:
-    """The same Gaussian, a constant for differentiation."""
-    return type(p)(stop_gradient(p.mean), stop_gradient(p.scale))
-
-
 def project_separately(
     region: SeparateRegion, predicted: Gaussian, old: Gaussian, *, mean_bound: Array, cov_bound: Array
 ) -> Gaussian:
     """Algorithm 1 of the paper without entropy: mean and covariance, each onto its own bound where it is outside.
 
-    Outside or not is decided on constants; a part of which nothing is outside is handed back as it came, without any work.
+    A part of which nothing is outside is handed back as it came, without any work.
     """
-    p, q = detached(predicted), detached(old)
-    mean, scale = predicted.mean, predicted.scale
-    outside = region.mean_distance(p, q) > stop_gradient(mean_bound)
+    mean = predicted.mean
+    distance = region.mean_distance(predicted, old)
+    outside = distance > mean_bound
     if any_true(outside):
-        weight = shrinkage(region.mean_distance(predicted, old), mean_bound)
-        mean = project_mean(mean, old.mean, outside=outside, weight=weight)
-    outside = region.cov_distance(p, q) > stop_gradient(cov_bound)
-    if any_true(outside):
-        scale = region.project_cov(predicted, old, outside=outside, bound=cov_bound)
-    return type(predicted)(mean, scale)
+        mean = project_mean(mean, old.mean, outside=outside, weight=shrinkage(distance, mean_bound))
+    return type(predicted)(mean, region.project_cov(predicted, old, cov_bound))
