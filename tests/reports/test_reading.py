@@ -14,8 +14,9 @@ def folder(tmp_path):
     return write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 3, num_epochs=30))
 
 
-def test_columns_are_those_of_the_file(folder):
+def test_columns_are_those_of_the_file(tmp_path, folder):
     run = read_run(folder)
+    ppo = read_run(write_run(tmp_path / "ppo", run_config("ppo", "Hopper-v4", 3, num_epochs=3)))
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     evaluated = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
     assert (run.method, run.env_id, run.seed, run.steps, run.finished) == ("kl", "Hopper-v4", 3, 30 * 2048, True)
@@ -23,7 +24,7 @@ def test_columns_are_those_of_the_file(folder):
     np.testing.assert_allclose(
         run.evaluations.values["return"], [np.mean(row["returns"]) for row in evaluated], rtol=1e-14
     )
-    assert np.isnan(run.metrics.values["entropy_target"]).all()
+    assert np.isnan(ppo.metrics.values["before_mean"]).all()
     assert run.timings.values["seconds"][-1] == pytest.approx(30 * 2048 / 2150)
 
 
@@ -43,6 +44,14 @@ def test_half_written_last_line_is_dropped_with_a_note(folder):
     assert len(run.metrics.epoch) == 29
     assert run.notes == (f"{file}, line 30: half-written last line, left out",)
     assert not run.finished
+
+
+def test_missing_keys_are_nan(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    del rows[3]["kl"]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    kl = read_run(folder).metrics.values["kl"]
+    assert np.flatnonzero(np.isnan(kl)).tolist() == [3]
 
 
 def test_last_line_without_newline_counts(folder):

@@ -81,6 +81,7 @@ def _draw_panel(axes, panel: Panel, x: str) -> None:
         axes.fill_between(across, low, high, color=line.style.colour, alpha=0.16, linewidth=0)
     if panel.bound is not None:
         axes.axhline(panel.bound, **BOUND)
+        axes.set_ylim(bottom=0)
     if panel.log:
         axes.set_yscale("log")
     axes.set_title(panel.title)
@@ -108,26 +109,30 @@ def _title(env_id: str, groups: Sequence[Group]) -> str:
     return f"{REACHERS.get(env_id, env_id.removeprefix('trpl/'))} ({seeds})"
 
 
-def _only(name: str, groups: Iterable[Group], wanted: Callable[[Group], bool], needs: str) -> list[Group]:
-    groups = list(groups)
-    chosen = [group for group in groups if wanted(group)]
+def _only(name: str, runs: Sequence[Run], wanted: Callable[[Run], bool], needs: str) -> list[Run]:
+    """The `wanted` runs; an error that says what the figure `needs` if there are none."""
+    chosen = [run for run in runs if wanted(run)]
     if not chosen:
-        given = ", ".join(dict.fromkeys(f"{group.method} on {group.env_id}" for group in groups))
+        given = ", ".join(dict.fromkeys(f"{run.method} on {run.env_id}" for run in runs))
         raise RecordError(f"figure {name!r} needs {needs}; given are {given}")
     return chosen
 
 
+def _controlled(run: Run) -> bool:
+    return run.method.endswith("-e")
+
+
 def curves(runs: Sequence[Run]) -> Figure:
     """Learning curves without entropy control (paper, appendix, first figure of the additional results)."""
-    groups = _only("curves", group_runs(runs), lambda g: not g.method.endswith("-e"), "runs without entropy control")
-    return draw(task_panels(groups, RETURN))
+    chosen = _only("curves", runs, lambda run: not _controlled(run), "runs without entropy control")
+    return draw(task_panels(group_runs(chosen), RETURN))
 
 
 def entropy_curves(runs: Sequence[Run]) -> Figure:
     """Learning curves with entropy control beside PPO and PAPI (paper, appendix, second figure)."""
-    _only("entropy-curves", group_runs(runs), lambda g: g.method.endswith("-e"), "runs of kl-e, w2-e or frobenius-e")
-    shown = [group for group in group_runs(runs) if group.method.endswith("-e") or group.method in ("ppo", "papi")]
-    return draw(task_panels(shown, RETURN))
+    chosen = _only("entropy-curves", runs, _controlled, "runs of kl-e, w2-e or frobenius-e")
+    beside = [run for run in runs if run.method in ("ppo", "papi")]
+    return draw(task_panels(group_runs([*chosen, *beside]), RETURN))
 
 
 def kl_change(runs: Sequence[Run]) -> Figure:
@@ -137,13 +142,16 @@ def kl_change(runs: Sequence[Run]) -> Figure:
 
 def penalty_ablation(runs: Sequence[Run]) -> Figure:
     """Distance of the unprojected mean from the old one for several α and for full regression (paper, Figure 2, centre)."""
-    groups = _only(
+    chosen = _only(
         "penalty-ablation",
-        group_runs([run for run in runs if run.config.get("regression")], by=("regression", "regression_weight")),
-        lambda group: curve(group, MEAN_DISTANCE) is not None,
+        runs,
+        lambda run: run.config.get("regression") and not np.isnan(run.metrics.values["before_mean"]).all(),
         "runs of a projection with different regression_weight",
     )
-    weights = sorted({dict(g.variant)["regression_weight"] for g in groups if dict(g.variant)["regression"] == "penalty"})
+    groups = group_runs(chosen, by=("regression", "regression_weight"))
+    weights = sorted(
+        {dict(g.variant)["regression_weight"] for g in groups if dict(g.variant)["regression"] == "penalty"}
+    )
     shades = dict(zip(weights, sequence(len(weights)), strict=True))
     panels = []
     for method, env_id in dict.fromkeys((group.method, group.env_id) for group in groups):
@@ -165,7 +173,7 @@ def penalty_ablation(runs: Sequence[Run]) -> Figure:
 def reacher(runs: Sequence[Run]) -> Figure:
     """Return on the sparse five-link reacher, without (solid) and with contextual covariance (dashed; paper, Figure 2, right)."""
     needs = f"runs of {' or '.join(REACHERS)}"
-    groups = _only("reacher", group_runs(runs, by=("contextual",)), lambda g: g.env_id in REACHERS, needs)
+    groups = group_runs(_only("reacher", runs, lambda run: run.env_id in REACHERS, needs), by=("contextual",))
     look = styles([replace(group, variant=()) for group in groups])
     panels = []
     for env_id in dict.fromkeys(group.env_id for group in groups):
@@ -187,7 +195,7 @@ def audit_panels(groups: Sequence[Group], part: str, *, curve_of=curve) -> list[
     chosen = [measure for measure in AUDIT[part] if measure.key != f"after_{part}"]
     by_measure = [task_panels(groups, measure, curve_of=curve_of, bound=1.0) for measure in chosen]
     return [
-        panel._replace(title=f"{panel.title.split(' (')[0]}: {measure.label}", ylabel="distance / bound")
+        panel._replace(title=f"{panel.title}\n{measure.label}", ylabel="distance / bound")
         for row in zip(*by_measure, strict=True)
         for panel, measure in zip(row, chosen, strict=True)
     ]
@@ -200,9 +208,15 @@ def profiles(found: Aggregates, look: dict[str, Style]) -> Figure:
     for entry in found.methods:
         style = look[entry.name]
         axes.plot(
-            found.thresholds, entry.profile.value, color=style.colour, linestyle=line_style(style.dash), label=entry.name
+            found.thresholds,
+            entry.profile.value,
+            color=style.colour,
+            linestyle=line_style(style.dash),
+            label=entry.name,
         )
-        axes.fill_between(found.thresholds, entry.profile.low, entry.profile.high, color=style.colour, alpha=0.14, linewidth=0)
+        axes.fill_between(
+            found.thresholds, entry.profile.low, entry.profile.high, color=style.colour, alpha=0.14, linewidth=0
+        )
     axes.set_xlabel("normalised return τ (1 = the paper's PPO)")
     axes.set_ylabel("share of runs above τ")
     axes.set_ylim(0, 1.02)
@@ -238,12 +252,17 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     stem.parent.mkdir(parents=True, exist_ok=True)
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
     figure.savefig(files[0], dpi=200)
+    figure.set_layout_engine("none")  # the layout found for the one serves the other
     figure.savefig(files[1], metadata={"Date": None})
     return files
 
 
 def report_figures(
-    groups: Sequence[Group], aggregates: Aggregates | None, out: Path, *, curve_of: Callable[[Group, Measure], Curve | None]
+    groups: Sequence[Group],
+    aggregates: Aggregates | None,
+    out: Path,
+    *,
+    curve_of: Callable[[Group, Measure], Curve | None],
 ) -> list[Path]:
     """The figures beside the report's page, into folder `out`; those without data are left out."""
     with mpl.rc_context(LOOK):

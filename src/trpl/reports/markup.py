@@ -50,9 +50,15 @@ def cell(value: Any, *, digits: int | None = None) -> Markup:
     return tag("td", text, class_="number", data_value=value)
 
 
-def table(header: Sequence[Content], rows: Iterable[Sequence[Markup]], *, caption: Content = None, **attributes: Any) -> Markup:
-    """A table of ready cells whose columns can be sorted by their headers."""
-    head = tag("tr", [sort_header(text) for text in header])
+def table(
+    header: Sequence[Content], rows: Iterable[Sequence[Markup]], *, caption: Content = None, **attributes: Any
+) -> Markup:
+    """A table of ready cells whose columns can be sorted by their headers; headers stand right over numbers."""
+    rows = list(rows)
+    over_numbers = [bool(rows) and 'class="number' in rows[0][place] for place in range(len(header))]
+    head = tag(
+        "tr", [sort_header(text, class_=right and "number") for text, right in zip(header, over_numbers, strict=True)]
+    )
     body = [tag("tr", row) for row in rows]
     words = tag("caption", caption) if caption else None
     return wide(tag("table", words, tag("thead", head), tag("tbody", body), class_="sortable", **attributes))

@@ -79,10 +79,14 @@ def _progress_notes(groups: Sequence[Group]) -> list[str]:
     notes = []
     for group in groups:
         for run in group.unfinished:
-            notes.append(f"{run.path}: stopped at {run.steps} of {run.total_steps} steps, left out as others of its kind ended")
+            notes.append(
+                f"{run.path}: stopped at {run.steps} of {run.total_steps} steps, left out as others of its kind ended"
+            )
         if not group.finished:
             shortest = min(run.steps for run in group.runs)
-            notes.append(f"{group.name} on {group.env_id}: no run has ended; curves go to {shortest} steps, no final number")
+            notes.append(
+                f"{group.name} on {group.env_id}: no run has ended; curves go to {shortest} steps, no final number"
+            )
     return notes
 
 
@@ -110,11 +114,8 @@ def html(report: Report, beside: Sequence[str]) -> str:
     """The page's text."""
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return Template(_asset("page.html")).substitute(
-        title=render(report.title),
-        style=_asset("page.css") + _method_colours(report.looks),
-        script=script,
-        script_hash=f"sha256-{digest}",  # the only script the browser will run
+    parts = dict(
+        title=report.title,
         summary=sections.summary(report.groups),
         notes=sections.notes(report.notes, report.curves.values()),
         table1=sections.table1(report.scores),
@@ -127,6 +128,12 @@ def html(report: Report, beside: Sequence[str]) -> str:
         runs=sections.runs(tables.run_rows(report.scores)),
         files=tag("ul", [tag("li", tag("a", name, href=name)) for name in beside], class_="files"),
         data=embedded_json(chart_data(report)),
+    )
+    return Template(_asset("page.html")).substitute(
+        {name: render(part) for name, part in parts.items()},
+        style=_asset("page.css") + _method_colours(report.looks),
+        script=script,
+        script_hash=f"sha256-{digest}",  # the only script the browser will run
     )
 
 

@@ -6,13 +6,18 @@ Reading keeps only the columns a report shows, so that hundreds of runs fit into
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +51,7 @@ class Run:
     command: str
     created: str
     metrics: Columns
-    evaluations: Columns  # values: "return", the mean over the epoch's episodes, and "episodes", their number
+    evaluations: Columns  # values: "return", the mean over the epoch's episodes
     timings: Columns
     notes: tuple[str, ...] = ()
 
@@ -100,7 +105,8 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     runs: list[Run] = []
     notes: list[str] = []
     for path in find_runs(paths):
-        run = read_run(path)
+        with _without_collector():
+            run = read_run(path)
         if run is None:
             notes.append(f"{path}: no epoch recorded yet, left out")
         else:
@@ -109,6 +115,18 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
     if not runs:
         raise RecordError("none of the runs has recorded an epoch yet")
     return runs, notes
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """No garbage collection meanwhile: records are many and hold no cycles, and looking for some takes a third of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def read_run(path: Path) -> Run | None:
@@ -120,7 +138,7 @@ def read_run(path: Path) -> Run | None:
     if metrics_file is None or not rows:
         return None
     metrics = _columns(metrics_file, rows, METRICS)
-    evaluations, timings = (_empty(keys) for keys in (("return", "episodes"), TIMINGS))
+    evaluations, timings = (_empty(keys) for keys in (("return",), TIMINGS))
     if (file := _find(path, "evaluations.jsonl")) and (rows := _read_lines(file, notes)):
         evaluations = _evaluation_columns(file, rows)
     if (file := _find(path, "timings.jsonl")) and (rows := _read_lines(file, notes)):
@@ -189,7 +207,7 @@ def _parses(line: bytes) -> bool:
 
 
 def _columns(file: Path, rows: list[dict[str, Any]], keys: Sequence[str]) -> Columns:
-    epoch, steps = (_column(file, rows, key) for key in ("epoch", "steps"))
+    epoch, steps, *values = _matrix(file, rows, ("epoch", "steps", *keys))
     for name, column in (("epoch", epoch), ("steps", steps)):
         if np.isnan(column).any():
             raise RecordError(f"{file}, line {int(np.isnan(column).argmax()) + 1}: no {name}")
@@ -197,24 +215,27 @@ def _columns(file: Path, rows: list[dict[str, Any]], keys: Sequence[str]) -> Col
     if behind.size:
         line = int(behind[0]) + 2
         raise RecordError(f"{file}, line {line}: epoch {epoch[line - 1]:g} after epoch {epoch[line - 2]:g}")
-    return Columns(epoch.astype(np.int64), steps.astype(np.int64), {key: _column(file, rows, key) for key in keys})
+    return Columns(epoch.astype(np.int64), steps.astype(np.int64), dict(zip(keys, values, strict=True)))
 
 
-def _column(file: Path, rows: list[dict[str, Any]], key: str) -> np.ndarray:
-    values = [row.get(key) for row in rows]
-    for line, value in enumerate(values, start=1):
-        if not (value is None or type(value) in (int, float)):
-            raise RecordError(f"{file}, line {line}: {key} should be a number or null, found {value!r}")
-    return np.array(values, dtype=np.float64)
+def _matrix(file: Path, rows: list[dict[str, Any]], keys: Sequence[str]) -> np.ndarray:
+    """A row of floats for each of `keys`; null and missing are NaN."""
+    try:
+        values = list(map(itemgetter(*keys), rows))
+    except KeyError:
+        values = [tuple(map(row.get, keys)) for row in rows]
+    if not set(map(type, chain.from_iterable(values))) <= {int, float, NoneType}:
+        for line, row in enumerate(values, start=1):
+            for key, value in zip(keys, row, strict=True):
+                if type(value) not in (int, float, NoneType):
+                    raise RecordError(f"{file}, line {line}: {key} should be a number or null, found {value!r}")
+    return np.array(values, dtype=np.float64).T.copy()
 
 
 def _evaluation_columns(file: Path, rows: list[dict[str, Any]]) -> Columns:
-    means, counts = [], []
-    for line, row in enumerate(rows, start=1):
-        returns = row.get("returns")
-        if not (isinstance(returns, list) and returns and all(type(x) in (int, float) for x in returns)):
-            raise RecordError(f"{file}, line {line}: returns should be a list of numbers, found {returns!r}")
-        means.append(sum(returns) / len(returns))
-        counts.append(len(returns))
-    columns = _columns(file, rows, ())
-    return columns._replace(values={"return": np.array(means), "episodes": np.array(counts, dtype=np.float64)})
+    returns = [row.get("returns") for row in rows]
+    for line, found in enumerate(returns, start=1):
+        if not (type(found) is list and found and set(map(type, found)) <= {int, float}):
+            raise RecordError(f"{file}, line {line}: returns should be a list of numbers, found {found!r}")
+    means = np.array([sum(found) / len(found) for found in returns])
+    return _columns(file, rows, ())._replace(values={"return": means})

@@ -42,7 +42,11 @@ def notes(words: Sequence[str], curves: Iterable[Curve]) -> Markup | None:
         return None
     shown = tag("ul", [tag("li", text) for text in words[:20]])
     rest = words[20:]
-    more = tag("details", tag("summary", f"{len(rest)} more"), tag("ul", [tag("li", text) for text in rest])) if rest else None
+    more = (
+        tag("details", tag("summary", f"{len(rest)} more"), tag("ul", [tag("li", text) for text in rest]))
+        if rest
+        else None
+    )
     return tag("aside", tag("h2", "Notes"), shown, more, class_="notes")
 
 
@@ -53,7 +57,9 @@ def table1(scores: Sequence[GroupScores]) -> Markup:
     by_place = {(entry.group.name, entry.group.env_id): entry for entry in scores}
     best = _best(scores)
     first = tag("tr", tag("td"), [tag("th", _task_header(task, scores), colspan=2, scope="colgroup") for task in tasks])
-    second = tag("tr", sort_header("Method"), [[sort_header("20 %"), sort_header("final")] for _ in tasks])
+    second = tag(
+        "tr", sort_header("Method"), [sort_header(text, class_="number") for _ in tasks for text in ("20 %", "final")]
+    )
     rows = []
     for name, starts_block in names:
         cells = [tag("th", name, scope="row")]
@@ -69,7 +75,7 @@ def table1(scores: Sequence[GroupScores]) -> Markup:
 def _in_blocks(methods: dict[str, str]) -> list[tuple[str, bool]]:
     """Names in the paper's order, and whether each is the first of its block."""
     known = list(METHODS)
-    ordered = sorted(methods, key=lambda name: (known.index(methods[name]) if methods[name] in known else len(known)))
+    ordered = sorted(methods, key=lambda name: known.index(methods[name]) if methods[name] in known else len(known))
     blocks = [next((i for i, block in enumerate(BLOCKS) if methods[name] in block), len(BLOCKS)) for name in ordered]
     return [(name, i > 0 and blocks[i] != blocks[i - 1]) for i, name in enumerate(ordered)]
 
@@ -117,7 +123,12 @@ def same_steps(scores: Sequence[GroupScores]) -> Markup | None:
     for entry in scores:
         task = paper_table()["tasks"].get(entry.group.env_id)
         paper = paper_result(entry.group.method, entry.group.env_id)
-        if task and paper and entry.same_steps and abs(entry.group.runs[0].total_steps / task["total_steps"] - 1) > 0.01:
+        if (
+            task
+            and paper
+            and entry.same_steps
+            and abs(entry.group.runs[0].total_steps / task["total_steps"] - 1) > 0.01
+        ):
             low, high = entry.same_steps.estimate[1:]
             rows.append([
                 cell(entry.group.env_id), cell(entry.group.name), cell(round(0.2 * task["total_steps"])),
@@ -139,7 +150,11 @@ def aggregates(found: Aggregates | None) -> Markup | None:
         return None
     rows = [
         [cell(entry.name), cell(entry.num_runs)]
-        + [part for name in ("iqm", "mean", "median", "optimality_gap") for part in _estimate_cells(getattr(entry, name))]
+        + [
+            part
+            for name in ("iqm", "mean", "median", "optimality_gap")
+            for part in _estimate_cells(getattr(entry, name))
+        ]
         for entry in found.methods
     ]
     tasks = ", ".join(task.removeprefix("trpl/") for task in found.tasks)
@@ -151,7 +166,9 @@ def aggregates(found: Aggregates | None) -> Markup | None:
 
 def _estimate_cells(found: Estimate, digits: int = 2) -> list[Markup]:
     value, low, high = (float(x) for x in found)
-    ends = tag("td", f"[{low:.{digits}f}, {high:.{digits}f}]" if low == low else "–", class_="number ends", data_value=low)
+    ends = tag(
+        "td", f"[{low:.{digits}f}, {high:.{digits}f}]" if low == low else "–", class_="number ends", data_value=low
+    )
     return [cell(value, digits=digits), ends]
 
 
@@ -196,10 +213,12 @@ def hyperparameters(groups: Sequence[Group]) -> Markup:
         values = {key: [_setting(group, key) for group in here] for key in keys}
         differing = [key for key in keys if len(set(values[key])) > 1]
         shared = [key for key in keys if key not in differing]
-        rows = [[tag("th", key, scope="row"), [tag("td", text) for text in values[key]]] for key in differing]
+        rows = [[tag("th", key, scope="row"), *(tag("td", text) for text in values[key])] for key in differing]
         apart = table(["Setting", *(group.name for group in here)], rows) if rows else None
         alike = tag("dl", [tag("div", tag("dt", key), tag("dd", values[key][0])) for key in shared], class_="settings")
-        parts.append(tag("details", tag("summary", task), apart, tag("h3", "The same for all" if apart else "Settings"), alike))
+        parts.append(
+            tag("details", tag("summary", task), apart, tag("h3", "The same for all" if apart else "Settings"), alike)
+        )
     return render(parts)
 
 
@@ -211,10 +230,16 @@ def _setting(group: Group, key: str) -> str:
 def versions(groups: Sequence[Group]) -> Markup:
     """Each set of versions and commit, with how many runs were made with it."""
     found = Counter(
-        (run.commit or "–", json.dumps(run.versions, sort_keys=True)) for group in groups for run in (*group.runs, *group.unfinished)
+        (run.commit or "–", json.dumps(run.versions, sort_keys=True))
+        for group in groups
+        for run in (*group.runs, *group.unfinished)
     )
     rows = [
-        [cell(count), tag("td", tag("code", commit)), tag("td", ", ".join(f"{k} {v}" for k, v in json.loads(text).items()))]
+        [
+            cell(count),
+            tag("td", tag("code", commit)),
+            tag("td", ", ".join(f"{k} {v}" for k, v in json.loads(text).items())),
+        ]
         for (commit, text), count in found.most_common()
     ]
     return table(("Runs", "Commit", "Versions"), rows)

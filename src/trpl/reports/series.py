@@ -103,7 +103,8 @@ def _values(columns: Columns, measure: Measure) -> np.ndarray:
 
 def _common_epochs(columns: Sequence[Columns]) -> np.ndarray:
     """Epochs that all of `columns` have: a mean over seeds is over the same seeds at every point."""
-    return reduce(np.intersect1d, [column.epoch for column in columns])
+    first, *others = (column.epoch for column in columns)
+    return first if all(np.array_equal(first, other) for other in others) else reduce(np.intersect1d, others, first)
 
 
 def _at(columns: Columns, values: np.ndarray, epoch: np.ndarray) -> np.ndarray:
@@ -111,7 +112,7 @@ def _at(columns: Columns, values: np.ndarray, epoch: np.ndarray) -> np.ndarray:
 
 
 def _seconds(runs: Sequence[Run], epoch: np.ndarray) -> np.ndarray:
-    if not all(np.isin(epoch, run.timings.epoch).all() for run in runs):
+    if not all(run.timings.epoch.size and np.isin(epoch, run.timings.epoch).all() for run in runs):
         return np.full(epoch.size, np.nan)
     return np.mean([_at(run.timings, run.timings.values["seconds"], epoch) for run in runs], axis=0)
 

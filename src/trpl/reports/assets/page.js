@@ -28,7 +28,6 @@
     return size < 1e-3 ? v.toExponential(0) : String(+v.toPrecision(3));
   };
   const exact = (v) => (v === null ? "–" : Math.abs(v) >= 100 ? v.toFixed(0) : String(+v.toPrecision(3)));
-  const clock = (s) => (s < 120 ? `${exact(s)} s` : s < 7200 ? `${exact(s / 60)} min` : `${exact(s / 3600)} h`);
 
   const ticks = (low, high, count) => {
     const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
@@ -46,7 +45,7 @@
   };
 
   // One chart: lines of {method, x, mean, low, high}; redrawn when methods are switched.
-  function chart(place, { title, lines, label, xLabel, xText, log = false, bound = null }) {
+  function chart(place, { title, lines, label, xLabel, log = false, bound = null }) {
     if (!lines.length) return;
     const figure = element("figure", {}, element("figcaption", {}, title));
     const root = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", tabindex: "0", "aria-label": `${title}: ${label}` });
@@ -64,7 +63,7 @@
       }
       const usable = (v) => v !== null && (!log || v > 0);
       const values = shown.flatMap((line) => [...line.mean, ...line.low, ...line.high]).filter(usable);
-      if (bound !== null) values.push(bound);
+      if (bound !== null) values.push(0, bound);
       let low = Infinity, high = -Infinity, right = -Infinity;
       for (const v of values) { if (v < low) low = v; if (v > high) high = v; }
       for (const line of shown) right = Math.max(right, line.x[line.x.length - 1]);
@@ -80,7 +79,7 @@
         root.append(svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, short(v)));
       }
       for (const v of ticks(0, right, 5)) {
-        root.append(svg("text", { x: toX(v), y: HEIGHT - BOTTOM + 15, "text-anchor": "middle" }, xText(v)));
+        root.append(svg("text", { x: toX(v), y: HEIGHT - BOTTOM + 15, "text-anchor": "middle" }, short(v)));
       }
       root.append(svg("line", { class: "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM }));
       root.append(svg("text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, xLabel));
@@ -124,7 +123,7 @@
         element("td", {}, element("i", { class: `m${line.method}` }), data.methods[line.method].name),
         element("td", {}, exact(line.mean[i])),
         element("td", {}, line.low[i] === null ? "" : `[${exact(line.low[i])}, ${exact(line.high[i])}]`))));
-      tip.replaceChildren(element("strong", {}, `${xText(x)} ${xLabel}`), element("table", {}, body));
+      tip.replaceChildren(element("strong", {}, `${short(x)} ${xLabel}`), element("table", {}, body));
       tip.hidden = false;
       const box = tip.getBoundingClientRect();
       const left = clientX + 16 + box.width > innerWidth ? clientX - 16 - box.width : clientX + 16;
@@ -167,15 +166,15 @@
     return x - sorted[low] <= sorted[high] - x ? low : high;
   };
 
-  const X = {
-    steps: { xLabel: "environment steps", xText: short },
-    seconds: { xLabel: "wall-clock time", xText: clock },
-  };
+  // Time in the unit that suits the longest line.
+  const units = [[3600, "hours"], [60, "minutes"], [1, "seconds"]];
   function perTask(place, { measure, label, x, log, bound }) {
     for (const task of data.tasks) {
-      const lines = data.lines.filter((line) => line.measure === measure && line.task === task && line[x] !== null)
-        .map((line) => ({ ...line, x: data.pool[line[x]] }));
-      chart(place, { title: task, lines, label, log, bound, ...X[x] });
+      const found = data.lines.filter((line) => line.measure === measure && line.task === task && line[x] !== null);
+      const longest = Math.max(...found.map((line) => data.pool[line[x]].at(-1)));
+      const [unit, word] = x === "steps" ? [1, "environment steps"] : units.find(([size]) => longest >= 2 * size) ?? units[2];
+      const lines = found.map((line) => ({ ...line, x: data.pool[line[x]].map((v) => v / unit) }));
+      chart(place, { title: task, lines, label, log, bound, xLabel: word });
     }
     if (!place.children.length) place.append(element("p", {}, "Not recorded in these runs."));
   }
@@ -183,7 +182,7 @@
   if (data.profiles) {
     const lines = data.profiles.lines.map((line) => ({ ...line, x: data.profiles.thresholds }));
     const place = document.getElementById("profiles");
-    chart(place, { title: place.dataset.title, lines, label: "share of runs above", xLabel: "normalised return", xText: short });
+    chart(place, { title: place.dataset.title, lines, label: "share of runs above", xLabel: "normalised return" });
   }
 
   // The audit's measure is chosen from a list.
@@ -235,10 +234,10 @@
     }));
   }
 
-  // On paper everything is unfolded.
+  // On paper everything is unfolded, but for tables of several pages, which lie beside the page as CSV.
   let folded = [];
   addEventListener("beforeprint", () => {
-    folded = [...document.querySelectorAll("details:not([open])")];
+    folded = [...document.querySelectorAll("details:not([open])")].filter((node) => node.querySelectorAll("tr").length <= 60);
     for (const node of folded) node.open = true;
   });
   addEventListener("afterprint", () => {

@@ -1,0 +1,120 @@
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from synthetic_runs import run_config, write_run, write_runs
+
+from trpl.errors import RecordError
+from trpl.gaussians import entropy
+from trpl.reports import figures
+from trpl.reports.figures import FIGURES, FROM_RUNS, write_figure
+from trpl.reports.interpolation import MULTIPLIERS, OLD, PREDICTED, REGIONS, interpolated
+from trpl.reports.look import styles
+from trpl.reports.reading import read_runs
+
+REACHER = "trpl/Reacher5Sparse-v0"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Synthetic runs for every figure."""
+    root = tmp_path_factory.mktemp("runs")
+    write_runs(root / "tasks", methods=("kl", "ppo", "papi", "kl-e"), tasks=("Hopper-v4", "Ant-v4"), num_epochs=30)
+    for seed in range(2):
+        for weight in (0.5, 8.0, 0.0):
+            settings = {"regression_weight": weight, "regression": "penalty" if weight else "full"}
+            write_run(root / "ablation" / f"{weight}-{seed}", run_config("w2", "Ant-v4", seed, 30, **settings))
+        for contextual in (False, True):
+            config = run_config("kl", REACHER, seed, 30, contextual=contextual)
+            write_run(root / "reacher" / f"{contextual}-{seed}", config)
+    folders = {"penalty-ablation": "ablation", "reacher": "reacher"}
+    return {name: root / folders.get(name, "tasks") for name in FIGURES}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_written_twice_the_same(runs, tmp_path, name):
+    given = [] if name == "interpolation" else [runs[name]]
+    png, svg = write_figure(name, given, tmp_path / "first")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    ElementTree.parse(svg)
+    for file in write_figure(name, given, tmp_path / "second"):
+        assert file.read_bytes() == (tmp_path / "first" / file.name).read_bytes()
+
+
+def drawn(name, folder):
+    with mpl.rc_context():
+        figure = FROM_RUNS[name](read_runs([folder])[0])
+    axes = [axes for axes in figure.axes if axes.axison]
+    return axes, {text.get_text() for text in figure.legends[0].get_texts()}
+
+
+def test_curves_are_without_and_entropy_curves_with_entropy_control(runs):
+    axes, labels = drawn("curves", runs["curves"])
+    assert labels == {"KL", "PAPI", "PPO"}
+    assert [a.get_title() for a in axes] == ["Hopper-v4 (3 seeds)", "Ant-v4 (3 seeds)"]
+    assert all(len(a.collections) == 3 for a in axes)  # a shaded interval for each line
+    _, labels = drawn("entropy-curves", runs["entropy-curves"])
+    assert labels == {"KL-E", "PAPI", "PPO"}
+
+
+def test_ablation_shows_each_weight_and_the_bound(runs):
+    (axes,), labels = drawn("penalty-ablation", runs["penalty-ablation"])
+    assert labels == {"α = 0.5", "α = 8", "full regression", "bound"}
+    assert any(np.allclose(line.get_ydata(), 0.03) for line in axes.lines)
+
+
+def test_reacher_is_dashed_with_context_and_says_which_target(runs):
+    (axes,), labels = drawn("reacher", runs["reacher"])
+    assert labels == {"KL", "KL, contextual"}
+    assert "fixed targets" in axes.get_title()
+    assert {line.is_dashed() for line in axes.lines} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [("reacher", "Reacher5Sparse"), ("entropy-curves", "kl-e"), ("penalty-ablation", "regression_weight")],
+)
+def test_missing_runs_are_named(runs, tmp_path, name, needs):
+    folder = runs["curves"] / "Hopper-v4" / "ppo"
+    with pytest.raises(RecordError, match=f"figure '{name}' needs .*{needs}.*; given are ppo on Hopper-v4"):
+        write_figure(name, [folder], tmp_path)
+
+
+def test_unknown_figure_is_answered_with_those_there_are(tmp_path):
+    with pytest.raises(ValueError, match="no figure 'x'; there are interpolation"):
+        write_figure("x", [], tmp_path)
+
+
+def test_runs_a_figure_does_not_show_may_differ(runs, tmp_path):
+    write_figure("reacher", [runs["reacher"], runs["penalty-ablation"]], tmp_path)
+
+
+def test_interpolations_are_those_of_the_paper():
+    """Covariances, square roots and precisions are interpolated: (new + η old)/(1 + η)."""
+    old, new, eta = OLD.std**2, PREDICTED.std**2, np.geomspace(1e-4, 1e4, 17)[:, None]
+
+    def between(transform, back):
+        return back((transform(new) + eta * transform(old)) / (1 + eta))
+
+    expected = {
+        "frobenius": between(lambda v: v, lambda v: v),
+        "w2": between(np.sqrt, np.square),
+        "kl": between(np.reciprocal, np.reciprocal),
+    }
+    for name, region in REGIONS.items():
+        np.testing.assert_allclose(interpolated(region, eta[:, 0]).std ** 2, expected[name], rtol=1e-9)
+
+
+def test_entropy_rises_for_frobenius_and_w2_and_falls_for_kl():
+    start = entropy(OLD)
+    assert entropy(PREDICTED) == pytest.approx(start)
+    for name, sign in (("frobenius", 1), ("w2", 1), ("kl", -1)):
+        assert (sign * (entropy(interpolated(REGIONS[name], MULTIPLIERS)) - start) > 0.1).all()
+
+
+def test_methods_look_different(runs):
+    groups = figures.group_runs(read_runs([runs["curves"]])[0])
+    found = styles(groups)
+    assert len(set(found.values())) == len(found) == 4
+    assert found["KL"].colour == found["KL-E"].colour

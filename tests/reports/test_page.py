@@ -1,0 +1,128 @@
+"""The page's text and the files beside it; test_browser.py looks at it in a browser."""
+
+import csv
+import json
+import re
+
+import pytest
+from synthetic_runs import run_config, write_run, write_runs
+
+from trpl.errors import RecordError
+from trpl.reports.markup import cell, embedded_json, tag
+from trpl.reports.page import write_report
+
+
+def rows_of(file):
+    with file.open(newline="") as text:
+        return list(csv.DictReader(text))
+
+
+def data_of(page):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    root = tmp_path_factory.mktemp("report")
+    methods, tasks = ("frobenius", "kl", "ppo", "kl-e"), ("Hopper-v4", "HalfCheetah-v4")
+    write_runs(root / "runs", methods=methods, tasks=tasks, num_epochs=60)
+    return write_report([root / "runs"], root / "out", title="Synthetic runs")
+
+
+def test_files_beside_the_page(report):
+    names = {file.name for file in report.parent.iterdir()}
+    figures = {"returns", "kl", "entropy", "audit-mean", "audit-cov", "wall-clock", "profiles"}
+    assert names >= {f"{name}.{kind}" for name in figures for kind in ("png", "svg")}
+    tables = {"table1", "runs", "comparisons", "aggregates", "profiles", "audit", "hyperparameters", "curves"}
+    assert names >= {f"{name}.csv" for name in tables}
+    linked = set(re.findall(r'href="([^"#]+)"', report.read_text()))
+    assert linked == names - {"index.html"}
+
+
+def test_table_has_ours_and_the_papers(report):
+    rows = {(row["task"], row["method"]): row for row in rows_of(report.parent / "table1.csv")}
+    runs = [
+        row for row in rows_of(report.parent / "runs.csv") if (row["task"], row["method"]) == ("HalfCheetah-v4", "KL")
+    ]
+    row = rows["HalfCheetah-v4", "KL"]
+    finals = [float(run["final"]) for run in runs]
+    assert float(row["final"]) == pytest.approx(sum(finals) / 3, rel=1e-6)
+    assert min(finals) <= float(row["final_low"]) <= float(row["final"]) <= float(row["final_high"]) <= max(finals)
+    assert (row["paper_final"], row["paper_final_half_width"], row["paper_total_steps"]) == ("4255", "17", "3000320")
+    page = report.read_text()
+    assert f'<strong class="value">{float(row["final"]):.0f}</strong>' in page
+    assert "paper 4255 ± 17" in page
+
+
+def test_page_asks_for_nothing_from_elsewhere(report):
+    page = report.read_text()
+    assert "default-src 'none'" in page
+    assert not re.search(r"(src|href)=\"?(https?:)?//", page)
+    assert "@import" not in page
+
+
+def test_the_same_runs_give_the_same_page(report, tmp_path):
+    again = write_report([report.parents[1] / "runs"], tmp_path / "again", title="Synthetic runs")
+    for file in report.parent.iterdir():
+        assert (again.parent / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_everything_from_a_run_is_escaped(tmp_path):
+    nasty = "</script><script>alert(1)</script>&\u2028"
+    for seed in range(2):
+        config = run_config(nasty, nasty, seed, 30, source=nasty, mean_bound=None)
+        folder = write_run(tmp_path / "runs" / f"<script>{seed}", config)
+        about = json.loads((folder / "config.json").read_text())
+        about |= {"command": nasty, "commit": nasty, "created": nasty, "versions": {nasty: nasty}}
+        (folder / "config.json").write_text(json.dumps(about))
+    page = write_report([tmp_path / "runs"], tmp_path / "out", title=nasty, figures=False).read_text()
+    assert page.count("<script") == 2  # the data and the page's own
+    assert page.count("</script>") == 2
+    assert data_of(page)["methods"][0]["name"] == nasty
+    assert page.count("&lt;script&gt;alert(1)") > 5
+
+
+def test_notes_say_what_was_passed_over_and_thinned(tmp_path):
+    write_runs(tmp_path / "runs", methods=("kl",), seeds=range(2), num_epochs=400)
+    half = write_run(tmp_path / "runs" / "half", run_config("kl", "HalfCheetah-v4", 5, 400), done=0.5)
+    page = write_report([tmp_path / "runs"], tmp_path / "out", figures=False).read_text()
+    assert "thinned for display to 240 of up to 400 epochs" in page
+    assert f"{half}: stopped at {200 * 2048} of {400 * 2048} steps" in page
+    assert max(len(line["mean"]) for line in data_of(page)["lines"]) == 240
+
+
+def test_runs_of_another_budget_are_read_at_the_papers_steps_too(tmp_path):
+    write_runs(tmp_path / "runs", methods=("kl",), num_epochs=489)
+    page = write_report([tmp_path / "runs"], tmp_path / "out", figures=False).read_text()
+    assert "At the steps of the paper" in page
+    row = rows_of(tmp_path / "out" / "table1.csv")[0]
+    assert float(row["same_steps"]) > float(row["early"])
+
+
+def test_an_unfinished_single_run_gives_a_page(tmp_path):
+    write_run(tmp_path / "runs" / "one", run_config("ppo", "trpl/Reacher5Sparse-v0", 0, 50), done=0.1, timed=False)
+    page = write_report([tmp_path / "runs"], tmp_path / "out").read_text()
+    assert "no run has ended" in page
+    assert "None of these runs has bounds" in page
+    assert rows_of(tmp_path / "out" / "table1.csv")[0]["final"] == ""
+
+
+def test_unlike_runs_are_refused_and_told_apart_on_request(tmp_path):
+    for seed, weight in enumerate((1.0, 8.0)):
+        config = run_config("kl", "Hopper-v4", seed, 30, regression_weight=weight)
+        write_run(tmp_path / "runs" / str(seed), config)
+    with pytest.raises(RecordError, match=r"regression_weight is 1\.0 and 8\.0"):
+        write_report([tmp_path / "runs"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    page = write_report([tmp_path / "runs"], tmp_path / "out", by=("regression_weight",), figures=False)
+    assert "KL (regression_weight=8.0)" in page.read_text()
+
+
+def test_markup_escapes_text_attributes_and_json():
+    assert tag("p", "a<b", [1, None], title='"x"') == '<p title="&quot;x&quot;">a&lt;b1</p>'
+    assert tag("td", hidden=True, id=None) == "<td hidden></td>"
+    assert embedded_json({"a": "</script><!--&"}) == '{"a":"\\u003c/script\\u003e\\u003c!--\\u0026"}'
+    assert cell(float("nan")) == '<td class="number missing">–</td>'
+    assert cell(1234567) == '<td class="number" data-value="1234567">1\u202f234\u202f567</td>'
+    with pytest.raises(ValueError):
+        embedded_json(float("nan"))
