@@ -212,6 +212,33 @@ def presets(argv: list[str]) -> int:
     return 0
 
 
+def report(argv: list[str]) -> int:
+    parser = Parser("report", "A page with tables and curves of runs, with figures (PNG, SVG) and tables (CSV) beside it.")
+    parser.add_argument("runs", nargs="+", help="run folders, or folders of them")
+    parser.add_argument("--out", default="report", help="folder for the page and what lies beside it (report)")
+    parser.add_argument("--title", default="Trust-region runs", help="heading of the page")
+    parser.add_argument("--by", action="append", default=[], help="a setting that tells variants of a method apart")
+    parser.add_argument("--no-figures", action="store_true", help="leave out the PNG and SVG files")
+    args = parser.parse(argv)
+    from trpl.reports.page import write_report
+
+    print(write_report(args.runs, args.out, title=args.title, by=args.by, figures=not args.no_figures))
+    return 0
+
+
+def figure(argv: list[str]) -> int:
+    from trpl.reports.figures import FIGURES, write_figure
+
+    parser = Parser("figure", "A figure of the paper as PNG and SVG, from run folders; interpolation needs none.")
+    parser.add_argument("name", choices=FIGURES, help=", ".join(FIGURES))
+    parser.add_argument("runs", nargs="*", help="run folders, or folders of them (runs)")
+    parser.add_argument("--out", default="figures", help="folder for the files (figures)")
+    args = parser.parse(argv)
+    for file in write_figure(args.name, args.runs or ["runs"], args.out):
+        print(file)
+    return 0
+
+
 def add_settings(parser: argparse.ArgumentParser, *, skip: Sequence[str], of: Any) -> None:
     """An option for every setting of the configuration, under its own name; absent ones keep the preset's value."""
     import dataclasses
@@ -270,6 +297,8 @@ COMMANDS: dict[str, Command] = {
     "resume": Command("go on with a run, exactly: trpl resume RUN", resume),
     "evaluate": Command("noise-free episodes of a run's policy: trpl evaluate RUN", evaluate),
     "play": Command("a video of a run's policy: trpl play RUN --video FILE", play),
+    "report": Command("a page of tables and curves: trpl report RUNS --out DIR", report),
+    "figure": Command("a figure of the paper: trpl figure NAME [RUNS]", figure),
     "presets": Command("the paper's hyperparameters: trpl presets [METHOD [ENV]]", presets),
 }
 

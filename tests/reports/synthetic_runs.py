@@ -39,22 +39,25 @@ def write_run(folder: Path, config, *, done=1.0, zipped=False, eval_every=1, tim
     entropy = 8.0 * 0.5 ** (10 * progress) + 0.05 * rng.standard_normal(count)
     before = 0.02 * np.exp(0.2 * rng.standard_normal(count)) * (8.0 / max(config["regression_weight"], 0.5)) ** 0.3
     metrics = {
-        "epoch": epoch, "steps": epoch * ROLLOUT_SIZE, "train_return": returns[:, 0], "train_length": epoch * 0 + 1000.0,
+        "epoch": epoch, "steps": epoch * ROLLOUT_SIZE, "train_return": returns[:, 0],
+        "train_length": epoch * 0 + 1000.0,
         "kl": kl, "kl_max": 3 * kl, "entropy": entropy,
         "entropy_target": 8.0 * 0.5 ** (10 * progress) - 0.1 if config["method"].endswith("-e") else None,
         "mean_bound": epoch * 0 + 0.03 if projects else None, "cov_bound": epoch * 0 + 1e-3 if projects else None,
         "before_mean": before, "before_mean_max": 3 * before, "before_cov": before / 20, "before_cov_max": before / 20,
         "after_mean": np.minimum(before, 0.03), "after_mean_max": np.minimum(3 * before, 0.03),
         "after_cov": np.minimum(before / 20, 1e-3), "after_cov_max": np.minimum(before / 20, 1e-3),
-        "projected_mean_share": before * 10, "projected_cov_share": before * 10, "policy_loss": kl, "value_loss": 100 * kl,
-        "penalty": kl, "learning_rate": epoch * 0 + 5e-5, "learning_rate_vf": epoch * 0 + 4.5e-4, "std_mean": entropy / 8,
+        "projected_mean_share": before * 10, "projected_cov_share": before * 10, "policy_loss": kl,
+        "value_loss": 100 * kl, "penalty": kl, "learning_rate": epoch * 0 + 5e-5,
+        "learning_rate_vf": epoch * 0 + 4.5e-4, "std_mean": entropy / 8,
     }  # fmt: skip
     if not projects:
         metrics |= {key: None for key in metrics if key.startswith(("before", "after", "projected"))}
     folder.mkdir(parents=True)
     about = {
         "config": config, "versions": {"trpl": "0.0", "python": "3.11"}, "commit": "synthetic",
-        "command": f"trpl train {config['method']} {config['env_id']} --seed {config['seed']}", "created": "2000-01-01T00:00:00",
+        "command": f"trpl train {config['method']} {config['env_id']} --seed {config['seed']}",
+        "created": "2000-01-01T00:00:00",
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(about))
     keys, columns = list(metrics), [[None] * count if c is None else c.tolist() for c in metrics.values()]
@@ -69,8 +72,11 @@ def write_run(folder: Path, config, *, done=1.0, zipped=False, eval_every=1, tim
     write_lines(folder / "evaluations.jsonl", evaluated, zipped)
     if timed:
         speed = 2000.0 + 50 * config["seed"]
-        rows = ({"epoch": int(e), "steps": int(e) * ROLLOUT_SIZE, "seconds": e * ROLLOUT_SIZE / speed, "steps_per_second": speed}
-                for e in epoch)  # fmt: skip
+        steps = (epoch * ROLLOUT_SIZE).tolist()
+        rows = [
+            {"epoch": e, "steps": s, "seconds": s / speed, "steps_per_second": speed}
+            for e, s in zip(epoch.tolist(), steps, strict=True)
+        ]
         write_lines(folder / "timings.jsonl", rows, zipped)
     return folder
 

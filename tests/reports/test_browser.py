@@ -84,9 +84,9 @@ def test_table_sorts_falling_rising_and_back(page):
 
 
 def test_pointing_shows_values(page):
-    place = "(() => { const b = document.querySelector('#returns svg').getBoundingClientRect(); return [b.left, b.top, b.width, b.height] })()"
     page.run("document.querySelector('#returns svg').scrollIntoView()")
-    left, top, width, height = page.run(place)
+    box = "document.querySelector('#returns svg').getBoundingClientRect()"
+    left, top, width, height = (page.run(f"{box}.{side}") for side in ("left", "top", "width", "height"))
     page.call("Input.dispatchMouseEvent", type="mouseMoved", x=left + 0.6 * width, y=top + 0.5 * height)
     text = page.run("document.getElementById('tip').hidden ? '' : document.getElementById('tip').innerText")
     assert re.search(r"KL\s+\d{3,4}\s+\[\d+, \d+\]", text)
@@ -99,14 +99,13 @@ def test_values_can_be_read_by_keyboard(page):
     page.run("document.querySelector('#kl svg').focus()")
     for key in ("Home", "ArrowRight"):
         page.call("Input.dispatchKeyEvent", type="keyDown", key=key)
-    assert page.run("document.querySelector('#tip strong').textContent") == "4096 environment steps"
+    assert page.run("document.querySelector('#tip strong').textContent") == "4,096 environment steps"
 
 
 def test_audit_measure_can_be_chosen(page):
     before = page.run("document.querySelector('#audit-charts path.line').getAttribute('d')")
-    page.run(
-        "(() => { const s = document.getElementById('measure'); s.selectedIndex = 1; s.dispatchEvent(new Event('change')) })()"
-    )
+    page.run("document.getElementById('measure').selectedIndex = 1")
+    page.run("document.getElementById('measure').dispatchEvent(new Event('change'))")
     assert page.run("document.querySelector('#audit-charts path.line').getAttribute('d')") != before
     assert page.run("document.querySelectorAll('#audit-charts .bound').length") == len(TASKS)
 

@@ -1,4 +1,4 @@
-"""The paper's figures from run folders (Figure 1: from the layers themselves), and those of the report, as PNG and SVG."""
+"""The paper's figures from run folders (Figure 1: from the layers), and those of the report, as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -141,11 +141,11 @@ def kl_change(runs: Sequence[Run]) -> Figure:
 
 
 def penalty_ablation(runs: Sequence[Run]) -> Figure:
-    """Distance of the unprojected mean from the old one for several α and for full regression (paper, Figure 2, centre)."""
+    """Distance of the unprojected mean from the old one, by α, and for full regression (paper, Figure 2, centre)."""
     chosen = _only(
         "penalty-ablation",
         runs,
-        lambda run: run.config.get("regression") and not np.isnan(run.metrics.values["before_mean"]).all(),
+        lambda run: bool(run.config.get("regression")) and not np.isnan(run.metrics.values["before_mean"]).all(),
         "runs of a projection with different regression_weight",
     )
     groups = group_runs(chosen, by=("regression", "regression_weight"))
@@ -163,7 +163,9 @@ def penalty_ablation(runs: Sequence[Run]) -> Figure:
             full = setting["regression"] == "full"
             label = "full regression" if full else f"α = {setting['regression_weight']:g}"
             style = Style("#222222", "#e8e8e8", "6 3") if full else shades[setting["regression_weight"]]
-            lines.append(Line(label, style, curve(group, MEAN_DISTANCE)))
+            found = curve(group, MEAN_DISTANCE)
+            if found is not None:
+                lines.append(Line(label, style, found))
         bound = here[0].runs[0].metrics.values["mean_bound"][-1]
         title = f"{METHODS.get(method, method)}, {_title(env_id, here)}"
         panels.append(Panel(title, lines, "distance to the old mean", bound=float(bound)))
@@ -171,7 +173,7 @@ def penalty_ablation(runs: Sequence[Run]) -> Figure:
 
 
 def reacher(runs: Sequence[Run]) -> Figure:
-    """Return on the sparse five-link reacher, without (solid) and with contextual covariance (dashed; paper, Figure 2, right)."""
+    """Return on the five-link reacher, without and with (dashed) contextual covariance (paper, Figure 2, right)."""
     needs = f"runs of {' or '.join(REACHERS)}"
     groups = group_runs(_only("reacher", runs, lambda run: run.env_id in REACHERS, needs), by=("contextual",))
     look = styles([replace(group, variant=()) for group in groups])

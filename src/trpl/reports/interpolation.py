@@ -1,7 +1,7 @@
 """Figure 1 of the paper: the covariances each projection passes through between the old policy and the predicted one.
 
-Nothing of the projections is restated here: for each η the bound is sought at which the projection's own multiplier is η, and
-the projection itself gives the covariance.
+Nothing of the projections is restated here: for each η the bound is sought at which the projection's own multiplier is
+η, and the projection itself gives the covariance.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ TITLES = {"frobenius": "Frobenius", "w2": "Wasserstein", "kl": "KL"}
 def interpolated(region: SeparateRegion, multipliers: np.ndarray) -> DiagGaussian:
     """The projections of PREDICTED with these multipliers, a batch.
 
-    η falls as the bound ε rises, from large at small ε to 0 at the distance itself: bisection on log ε finds each bound.
+    η falls as the bound ε rises, and is 0 where ε is the distance itself: bisection on log ε finds each bound.
     """
     old, predicted = (DiagGaussian(*(np.tile(part, (multipliers.size, 1)) for part in p)) for p in (OLD, PREDICTED))
-    outside = np.ones(multipliers.shape, dtype=bool)
     high = np.log(region.cov_distance(predicted, old))
     low = high - 2.0 * np.log1p(multipliers) - 5.0
     with np.errstate(all="ignore"):  # trial steps of the root search may leave its domain; they are taken back there
         for _ in range(60):
             middle = 0.5 * (low + high)
-            found = region.cov_multiplier(predicted, old, outside=outside, bound=np.exp(middle))
+            found = region.cov_multiplier(predicted, old, np.exp(middle))
             low, high = np.where(found > multipliers, middle, low), np.where(found > multipliers, high, middle)
-        return predicted.with_scale(region.project_cov(predicted, old, outside=outside, bound=np.exp(high)))
+        return predicted.with_scale(region.project_cov(predicted, old, np.exp(high)))
 
 
 def interpolation() -> Figure:

@@ -39,7 +39,7 @@ def method_style(method: str) -> Style:
 
 
 def styles(groups) -> dict[str, Style]:
-    """A style for each name among `groups`: its method's; variants of one method differ in dash or, if many, in colour."""
+    """A style for each name in `groups`: its method's; variants of a method differ in dash or, if many, in colour."""
     methods: dict[str, list[str]] = {}
     for group in groups:
         names = methods.setdefault(group.method, [])
@@ -73,5 +73,6 @@ LOOK = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7.5,
     "xtick.labelsize": 7, "ytick.labelsize": 7, "lines.linewidth": 1.2, "legend.frameon": False,
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "axes.grid": True,
-    "grid.color": "#e4e4e4", "grid.linewidth": 0.5, "axes.axisbelow": True, "svg.hashsalt": "trpl", "svg.fonttype": "none",
+    "grid.color": "#e4e4e4", "grid.linewidth": 0.5, "axes.axisbelow": True,
+    "svg.hashsalt": "trpl", "svg.fonttype": "none",
 }  # fmt: skip

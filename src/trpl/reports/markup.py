@@ -30,7 +30,7 @@ def render(content: Content) -> Markup:
 
 
 def tag(name: str, *content: Content, **attributes: Any) -> Markup:
-    """An element; `class_` is class, `data_x` is data-x, None and False leave an attribute out, True gives it no value."""
+    """An element; `class_` is class, `data_x` is data-x; None and False leave an attribute out, True has no value."""
     words = [name]
     for key, value in attributes.items():
         if value is None or value is False:

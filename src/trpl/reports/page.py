@@ -21,6 +21,7 @@ from trpl.reports.markup import embedded_json, render, tag
 from trpl.reports.reading import read_runs
 from trpl.reports.scores import Aggregates, Comparison, GroupScores, aggregate, comparisons, group_scores
 from trpl.reports.series import AUDIT, ENTROPY, KL, MEASURES, RETURN, Curve, Measure, curve
+from trpl.reports.statistics import Estimate
 
 
 class Report(NamedTuple):
@@ -44,8 +45,8 @@ def write_report(
 ) -> Path:
     """The report of all run folders in `runs`, into folder `out`; returns the page.
 
-    Runs of one method on one task are averaged, and must not differ in any setting but the seed; `by` names settings that
-    tell variants of a method apart. `figures=False` leaves out the PNG and SVG files.
+    Runs of one method on one task are averaged, and must not differ in any setting but the seed; `by` names settings
+    that tell variants of a method apart. `figures=False` leaves out the PNG and SVG files.
     """
     report = build(runs, title=title, by=by)
     out = Path(out)
@@ -78,10 +79,10 @@ def build(runs: Iterable[Path], *, title: str, by: Sequence[str]) -> Report:
 def _progress_notes(groups: Sequence[Group]) -> list[str]:
     notes = []
     for group in groups:
-        for run in group.unfinished:
-            notes.append(
-                f"{run.path}: stopped at {run.steps} of {run.total_steps} steps, left out as others of its kind ended"
-            )
+        notes += [
+            f"{run.path}: stopped at {run.steps} of {run.total_steps} steps, left out as others of its kind ended"
+            for run in group.unfinished
+        ]
         if not group.finished:
             shortest = min(run.steps for run in group.runs)
             notes.append(
@@ -162,7 +163,7 @@ def chart_data(report: Report) -> dict[str, Any]:
         {
             "measure": name, "task": group.env_id, "method": names.index(group.name),
             "steps": shared(line.steps, 10), "seconds": shared(line.seconds, 5),
-            "mean": _numbers(line.estimate.value), "low": _numbers(line.estimate.low), "high": _numbers(line.estimate.high),
+            **_band(line.estimate),
         }
         for (group, name), line in report.curves.items()
     ]  # fmt: skip
@@ -177,7 +178,7 @@ def chart_data(report: Report) -> dict[str, Any]:
         "profiles": found and {
             "thresholds": _numbers(found.thresholds),
             "lines": [
-                {"method": names.index(entry.name), **dict(zip(("mean", "low", "high"), map(_numbers, entry.profile), strict=True))}
+                {"method": names.index(entry.name), **_band(entry.profile)}
                 for entry in found.methods
             ],
         },
@@ -190,6 +191,10 @@ CHARTS = {
     "kl": {"measure": KL.name, "label": KL.label, "x": "steps", "log": True},
     "entropy": {"measure": ENTROPY.name, "label": ENTROPY.label, "x": "steps", "log": False},
 }
+
+
+def _band(found: Estimate) -> dict[str, list[float | None]]:
+    return {"mean": _numbers(found.value), "low": _numbers(found.low), "high": _numbers(found.high)}
 
 
 def _numbers(values: np.ndarray, digits: int = 5) -> list[float | None]:

@@ -1,7 +1,7 @@
 """From run folders to columns of numbers.
 
-A run folder holds `config.json`, `metrics.jsonl`, `evaluations.jsonl` and `timings.jsonl`; the last three may be gzipped.
-Reading keeps only the columns a report shows, so that hundreds of runs fit into memory.
+A run folder holds `config.json`, `metrics.jsonl`, `evaluations.jsonl` and `timings.jsonl`, the last three perhaps
+gzipped. Reading keeps only the columns a report shows, so that hundreds of runs fit into memory.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """No garbage collection meanwhile: records are many and hold no cycles, and looking for some takes a third of the time."""
+    """No garbage collection meanwhile: records hold no cycles, and looking for some takes a third of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -233,7 +233,7 @@ def _matrix(file: Path, rows: list[dict[str, Any]], keys: Sequence[str]) -> np.n
 
 
 def _evaluation_columns(file: Path, rows: list[dict[str, Any]]) -> Columns:
-    returns = [row.get("returns") for row in rows]
+    returns: list[Any] = [row.get("returns") for row in rows]
     for line, found in enumerate(returns, start=1):
         if not (type(found) is list and found and set(map(type, found)) <= {int, float}):
             raise RecordError(f"{file}, line {line}: returns should be a list of numbers, found {found!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import combinations
@@ -81,7 +81,7 @@ def score(runs: Sequence[Run], windows: Sequence[np.ndarray | None]) -> Score | 
 
 
 class GroupScores(NamedTuple):
-    """A group's numbers: `early` and `final` of its own training, `same_steps` after as many steps as the paper's 20 %."""
+    """A group's numbers: `early` and `final` of its training, `same_steps` after as many steps as the paper's 20 %."""
 
     group: Group
     early: Score | None
@@ -139,7 +139,6 @@ class Aggregate(NamedTuple):
     """One method over several tasks, final returns divided by what the paper reports for PPO on each task."""
 
     name: str
-    method: str
     num_runs: int
     iqm: Estimate
     mean: Estimate
@@ -156,33 +155,36 @@ class Aggregates(NamedTuple):
 
 def aggregate(scores: Sequence[GroupScores]) -> Aggregates | None:
     """Statistics over tasks, on the largest block of tasks × methods without gaps; None without tasks of the paper."""
-    table = {(s.group.name, s.group.env_id): s for s in scores if s.final and s.group.env_id in paper_table()["tasks"]}
+    known = paper_table()["tasks"]
+    table = {(s.group.name, s.group.env_id): s.final for s in scores if s.final and s.group.env_id in known}
     tasks, names = _largest_block(table.keys())
     if not tasks:
         return None
     unit = {task: paper_table()["results"]["ppo"][task]["final"][0] for task in tasks}
-    normalised = {name: [table[name, task].final.values / unit[task] for task in tasks] for name in names}
+    normalised = {name: [table[name, task].values / unit[task] for task in tasks] for name in names}
     highest = max(float(task.max()) for rows in normalised.values() for task in rows)
-    thresholds = np.linspace(0.0, np.ceil(10 * highest) / 10, 101)
+    thresholds = np.linspace(0.0, max(0.1, np.ceil(10 * highest) / 10), 101)
 
     def summary(name: str) -> Aggregate:
         rows = normalised[name]
-        found = [
-            statistics.estimate(statistic, rows, generator=_generator())
-            for statistic in (statistics.iqm, statistics.mean, statistics.median, statistics.optimality_gap)
-        ]
-        profile = statistics.estimate(
-            lambda drawn: statistics.performance_profile(drawn, thresholds),
-            rows,
-            generator=_generator(),
-            num_resamples=1000,
+
+        def found(statistic: Callable[[statistics.Scores], np.ndarray], num_resamples: int = 5000) -> Estimate:
+            return statistics.estimate(statistic, rows, generator=_generator(), num_resamples=num_resamples)
+
+        return Aggregate(
+            name=name,
+            num_runs=sum(map(len, rows)),
+            iqm=found(statistics.iqm),
+            mean=found(statistics.mean),
+            median=found(statistics.median),
+            optimality_gap=found(statistics.optimality_gap),
+            profile=found(lambda drawn: statistics.performance_profile(drawn, thresholds), num_resamples=1000),
         )
-        return Aggregate(name, table[name, tasks[0]].group.method, sum(map(len, rows)), *found, profile)
 
     return Aggregates(tasks, thresholds, tuple(map(summary, names)))
 
 
-def _largest_block(cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _largest_block(cells: Collection[tuple[str, str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Tasks and names with every (name, task) in `cells`: as many cells as possible; between equals, more tasks."""
     tasks = list(dict.fromkeys(task for _, task in cells))
     names = list(dict.fromkeys(name for name, _ in cells))

@@ -34,8 +34,8 @@ def notes(words: Sequence[str], curves: Iterable[Curve]) -> Markup | None:
     if thinned:
         points, epochs = max(len(curve.epoch) for curve in thinned), max(curve.num_epochs for curve in thinned)
         how = (
-            f"Curves are thinned for display to {points} of up to {epochs} epochs, without smoothing; curves of a worst state "
-            "show the largest value since the point before. Tables use every epoch."
+            f"Curves are thinned for display to {points} of up to {epochs} epochs, without smoothing; curves of a "
+            "worst state show the largest value since the point before. Tables use every epoch."
         )
         words = [how, *words]
     if not words:
@@ -65,8 +65,7 @@ def table1(scores: Sequence[GroupScores]) -> Markup:
         cells = [tag("th", name, scope="row")]
         for task in tasks:
             entry = by_place.get((name, task))
-            for column in ("early", "final"):
-                cells.append(_score_cell(entry, column, best.get((task, column), ())))
+            cells += [_score_cell(entry, column, best.get((task, column), ())) for column in ("early", "final")]
         rows.append(tag("tr", cells, class_="block" if starts_block else None))
     head, body = tag("thead", first, second), tag("tbody", rows)
     return wide(tag("table", head, body, class_="sortable table1", id="table1"))
@@ -104,8 +103,10 @@ def _task_header(task: str, scores: Sequence[GroupScores]) -> Content:
 
 
 def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str]) -> Markup:
-    score: Score | None = getattr(entry, column) if entry else None
-    paper = paper_result(entry.group.method, entry.group.env_id) if entry else None
+    if entry is None:
+        return cell(None)
+    score: Score | None = getattr(entry, column)
+    paper = paper_result(entry.group.method, entry.group.env_id)
     reported = tag("span", f"paper {paper[column][0]} ± {paper[column][1]}", class_="paper") if paper else None
     if score is None:
         return tag("td", "–", reported, class_="number missing")
@@ -129,17 +130,16 @@ def same_steps(scores: Sequence[GroupScores]) -> Markup | None:
             and entry.same_steps
             and abs(entry.group.runs[0].total_steps / task["total_steps"] - 1) > 0.01
         ):
-            low, high = entry.same_steps.estimate[1:]
+            numbers = [cell(float(x), digits=0) for x in entry.same_steps.estimate]
             rows.append([
                 cell(entry.group.env_id), cell(entry.group.name), cell(round(0.2 * task["total_steps"])),
-                cell(float(entry.same_steps.estimate.value), digits=0), cell(float(low), digits=0), cell(float(high), digits=0),
-                cell(paper["early"][0]), cell(paper["early"][1]),
+                *numbers, cell(paper["early"][0]), cell(paper["early"][1]),
             ])  # fmt: skip
     if not rows:
         return None
     words = (
-        "These runs have another budget than the paper's, so their 20 % is not its 20 %. Here both are read after the same "
-        "number of environment steps; schedules that depend on the budget (learning-rate decay, entropy) still differ."
+        "These runs have another budget than the paper's, so their 20 % is not its 20 %. Here both are read after the "
+        "same number of environment steps; what is scheduled over the budget (learning rates, entropy) still differs."
     )
     header = ("Task", "Method", "Steps", "Return", "low", "high", "Paper", "±")
     return render([tag("h3", "At the steps of the paper's 20 % column"), tag("p", words), table(header, rows)])
@@ -199,8 +199,8 @@ def audit(groups: Sequence[Group]) -> Markup | None:
                 ])  # fmt: skip
     if not rows:
         return tag("p", "None of these runs has bounds on the mean and the covariance to hold its policies against.")
-    header = ("Task", "Method", "Part", "Bound", "Network, mean", "Epochs outside (%)", "Network, worst", "Projected, mean",
-              "Projected, worst")  # fmt: skip
+    header = ("Task", "Method", "Part", "Bound", "Network, mean", "Epochs outside (%)", "Network, worst",
+              "Projected, mean", "Projected, worst")  # fmt: skip
     return table(header, rows)
 
 

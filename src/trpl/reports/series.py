@@ -17,7 +17,7 @@ MAX_POINTS = 240  # as many as a chart of this width can show
 
 
 class Measure(NamedTuple):
-    """What a curve shows: `key` in the records, divided by column `over` if there is one, and the words for its axis."""
+    """What a curve shows: column `key` of the records, divided by column `over` if given, and the axis label."""
 
     key: str
     label: str
@@ -118,7 +118,7 @@ def _seconds(runs: Sequence[Run], epoch: np.ndarray) -> np.ndarray:
 
 
 class Audit(NamedTuple):
-    """How one part of the trust region was kept, over all epochs, states and seeds: distances as multiples of the bound.
+    """How one part of the trust region was kept over all epochs, states and seeds: distances as multiples of the bound.
 
     The network alone acts in the environment (the projection is part of the loss only): `network_*` is what was done,
     `projected_*` what the layer guarantees.

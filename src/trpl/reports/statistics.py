@@ -17,11 +17,11 @@ NUM_RESAMPLES = 5000
 
 
 class Estimate(NamedTuple):
-    """A value and the ends of its 95 % interval, numbers or arrays; NaN ends where one run gives no interval."""
+    """A value and the ends of its 95 % interval, one or many; NaN ends where one run gives no interval."""
 
-    value: np.ndarray | float
-    low: np.ndarray | float
-    high: np.ndarray | float
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
 
 def mean(scores: Scores) -> np.ndarray:
@@ -55,7 +55,7 @@ def performance_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
 
 
 def probability_of_improvement(scores: Scores, others: Scores) -> np.ndarray:
-    """Mean over tasks of P(X > Y) + ½ P(X = Y) for runs X and Y of the two: the Mann–Whitney U over its largest value."""
+    """Mean over tasks of P(X > Y) + ½ P(X = Y), X and Y runs of the two: the Mann–Whitney U over its largest value."""
     shares = []
     for x, y in zip(scores, others, strict=True):
         ordered = np.sign(x[..., :, None] - y[..., None, :])

@@ -77,19 +77,23 @@ def comparison_rows(found: Iterable[Comparison]) -> list[Row]:
 
 def aggregate_rows(found: Aggregates | None) -> list[Row]:
     """A row per method: statistics over tasks, in units of the paper's PPO."""
+    if found is None:
+        return []
     names = ("iqm", "mean", "median", "optimality_gap")
     return [
         {"method": entry.name, "tasks": " ".join(found.tasks), "runs": entry.num_runs}
         | {key: value for name in names for key, value in _estimate(name, getattr(entry, name)).items()}
-        for entry in (found.methods if found else ())
+        for entry in found.methods
     ]
 
 
 def profile_rows(found: Aggregates | None) -> list[Row]:
     """A row per method and threshold: the share of runs above it."""
+    if found is None:
+        return []
     return [
         {"method": entry.name, "threshold": threshold, **_estimate("share", Estimate(*values))}
-        for entry in (found.methods if found else ())
+        for entry in found.methods
         for threshold, *values in zip(found.thresholds, *entry.profile, strict=True)
     ]
 

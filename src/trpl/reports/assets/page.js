@@ -123,7 +123,7 @@
         element("td", {}, element("i", { class: `m${line.method}` }), data.methods[line.method].name),
         element("td", {}, exact(line.mean[i])),
         element("td", {}, line.low[i] === null ? "" : `[${exact(line.low[i])}, ${exact(line.high[i])}]`))));
-      tip.replaceChildren(element("strong", {}, `${short(x)} ${xLabel}`), element("table", {}, body));
+      tip.replaceChildren(element("strong", {}, `${Number.isInteger(x) ? x.toLocaleString("en") : exact(x)} ${xLabel}`), element("table", {}, body));
       tip.hidden = false;
       const box = tip.getBoundingClientRect();
       const left = clientX + 16 + box.width > innerWidth ? clientX - 16 - box.width : clientX + 16;
