@@ -1,0 +1,324 @@
+"""The update of the paper (Algorithm 2) inside Stable-Baselines3's on-policy loop.
+
+Collection is Stable-Baselines3's own: the network acts, actions are clipped to the action space before `env.step`, and the buffer
+and the log-densities hold the raw ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
+from stable_baselines3.common.utils import FloatSchedule, update_learning_rate
+from torch import Tensor
+
+from trpl import entropy_schedule as schedules
+from trpl.gaussians import DiagGaussian, Gaussian, entropy, kl_parts, log_prob
+from trpl.integrations.sb3.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
+from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
+
+SEPARATE = {"kl": KLProjection, "w2": WassersteinProjection, "frobenius": FrobeniusProjection}
+PROJECTIONS = (*SEPARATE, "kl-joint")
+ENTROPY_SCHEDULES = ("none", "exponential", "linear")
+
+
+class Samples(NamedTuple):
+    """A rollout as tensors, or a minibatch of it; the old covariance has no batch axis where it is shared."""
+
+    observations: Any
+    actions: Tensor
+    advantages: Tensor
+    returns: Tensor
+    old_log_prob: Tensor
+    old: Gaussian
+
+
+class TRPL(OnPolicyAlgorithm):
+    """Policy gradient through a differentiable trust-region layer.
+
+    The defaults are the paper's table of MuJoCo hyperparameters. `projection` is "kl", "w2", "frobenius" or "kl-joint" (one bound,
+    the sum of the two), `projection_kwargs` go to the layer (`form`, `whitened`, `entropy_first`, ...). With an `entropy_schedule`
+    the policy's entropy is held above (`entropy_equality`: at) β, which goes from that of the first policy to `target_entropy` per
+    action dimension. `policy_kwargs` take `covariance="full"` and `contextual=True` besides what `ActorCriticPolicy` takes.
+    """
+
+    policy: MlpPolicy
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
+        "MlpPolicy": MlpPolicy,
+        "CnnPolicy": CnnPolicy,
+        "MultiInputPolicy": MultiInputPolicy,
+    }
+
+    def __init__(
+        self,
+        policy: str | type[MlpPolicy],
+        env: GymEnv | str,
+        *,
+        projection: str = "kl",
+        mean_bound: float = 0.03,
+        cov_bound: float = 1e-3,
+        projection_kwargs: dict[str, Any] | None = None,
+        regression_weight: float = 8.0,
+        entropy_schedule: str = "none",
+        target_entropy: float = 0.0,
+        temperature: float = 0.5,
+        entropy_equality: bool = False,
+        learning_rate: float | Schedule = 5e-5,
+        learning_rate_vf: float | Schedule = 4.5e-4,
+        n_steps: int = 2048,
+        batch_size: int = 32,
+        n_epochs: int = 20,
+        n_epochs_vf: int = 10,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        ent_coef: float = 0.0,
+        rollout_buffer_class: Any = None,
+        rollout_buffer_kwargs: dict[str, Any] | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
+        seed: int | None = None,
+        device: torch.device | str = "auto",
+        _init_setup_model: bool = True,
+    ) -> None:
+        super().__init__(
+            policy,
+            env,
+            learning_rate=learning_rate,
+            n_steps=n_steps,
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+            ent_coef=ent_coef,
+            vf_coef=1.0,
+            max_grad_norm=0.0,
+            use_sde=False,
+            sde_sample_freq=-1,
+            rollout_buffer_class=rollout_buffer_class,
+            rollout_buffer_kwargs=rollout_buffer_kwargs,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            policy_kwargs=policy_kwargs,
+            verbose=verbose,
+            seed=seed,
+            device=device,
+            supported_action_spaces=(spaces.Box,),
+            _init_setup_model=False,
+        )
+        self.projection, self.mean_bound, self.cov_bound = projection, mean_bound, cov_bound
+        self.projection_kwargs = projection_kwargs or {}
+        self.regression_weight = regression_weight
+        self.entropy_schedule, self.target_entropy, self.temperature = entropy_schedule, target_entropy, temperature
+        self.entropy_equality = entropy_equality
+        self.learning_rate_vf = learning_rate_vf
+        self.batch_size, self.n_epochs, self.n_epochs_vf = batch_size, n_epochs, n_epochs_vf
+        self.initial_entropy: float | None = None  # H₀: known at the first update
+        self._n_updates = 0
+        if _init_setup_model:
+            self._setup_model()
+
+    def _setup_model(self) -> None:
+        _check_choice("projection", self.projection, PROJECTIONS)
+        _check_choice("entropy_schedule", self.entropy_schedule, ENTROPY_SCHEDULES)
+        if self.batch_size < 2 or (self.n_steps * self.n_envs) % self.batch_size == 1:
+            raise ValueError(
+                f"batch_size {self.batch_size} leaves a minibatch of one sample from n_steps × n_envs = "
+                f"{self.n_steps * self.n_envs}, and the advantage of a single sample cannot be normalised"
+            )
+        super()._setup_model()
+        self.layer = self._make_layer().to(self.device)
+
+    def _make_layer(self) -> Any:
+        """The layer with its bounds as tensors, which spares their conversion at every call."""
+        if self.projection == "kl-joint":
+            return JointKLProjection(torch.tensor(self.mean_bound + self.cov_bound), check=False, **self.projection_kwargs)
+        make = SEPARATE[self.projection]
+        return make(torch.tensor(self.mean_bound), torch.tensor(self.cov_bound), check=False, **self.projection_kwargs)
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "layer"]
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "policy.optimizer", "policy.value_optimizer"], []
+
+    def learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "TRPL",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> TRPL:
+        return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
+
+    def train(self) -> None:
+        """One update: value function, policy epochs through the layer, covariance set, audit.
+
+        The old policy is the network as it collected the rollout.
+        """
+        samples = self._samples()
+        self._update_learning_rates()
+        self.policy.set_training_mode(True)
+        value_loss = self._fit_value(samples)
+        target = self._entropy_target(samples.old)
+        constraint = {} if target is None else {"entropy" if self.entropy_equality else "min_entropy": target}
+        policy_loss, penalty = self._fit_policy(samples, constraint)
+        self.policy.set_training_mode(False)
+        with torch.no_grad():
+            predicted = self.policy.gaussian(samples.observations)
+            projected = self.layer(predicted, samples.old, **constraint)
+            if not self.policy.contextual:
+                self.policy.set_spread(_shared(projected))
+                predicted = self.policy.gaussian(samples.observations)
+                projected = self.layer(predicted, samples.old, **constraint)
+        self._n_updates += self.n_epochs
+        self._record(samples, predicted, projected)
+        self.logger.record("train/policy_loss", policy_loss)
+        self.logger.record("train/value_loss", value_loss)
+        self.logger.record("train/penalty", penalty)
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        if target is not None:
+            self.logger.record("train/entropy_target", float(target))
+
+    @torch.no_grad()
+    def _samples(self) -> Samples:
+        """The rollout as tensors, in the order in which it was collected or in any other."""
+        data = next(self.rollout_buffer.get(batch_size=None))
+        return Samples(
+            observations=data.observations,
+            actions=data.actions,
+            advantages=data.advantages,
+            returns=data.returns,
+            old_log_prob=data.old_log_prob,
+            old=self.policy.gaussian(data.observations),
+        )
+
+    def _minibatches(self, samples: Samples, num_epochs: int) -> Iterator[Samples]:
+        """Every sample once per epoch in a new order; a rollout is shuffled as a whole and then cut into views."""
+        shared = samples.old.shares_covariance
+        size, total = self.batch_size, len(samples.actions)
+        for _ in range(num_epochs):
+            order = torch.randperm(total, device=self.device)
+            shuffled = _rows(samples, order, shared=shared)
+            for start in range(0, total, size):
+                yield _rows(shuffled, slice(start, start + size), shared=shared)
+
+    def _fit_value(self, samples: Samples) -> float:
+        """Squared error on the GAE returns; the loss of the last minibatch."""
+        optimizer = self.policy.value_optimizer
+        loss = torch.zeros(())
+        for batch in self._minibatches(samples, self.n_epochs_vf):
+            values = self.policy.predict_values(batch.observations)
+            loss = torch.nn.functional.mse_loss(values[:, 0], batch.returns)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return float(loss)
+
+    def _fit_policy(self, samples: Samples, constraint: dict[str, Tensor]) -> tuple[float, float]:
+        """Maximise the surrogate of the projected policy minus α times the penalty (eq. 12); both of the last minibatch."""
+        policy, layer = self.policy, self.layer
+        surrogate = penalty = torch.zeros(())
+        for batch in self._minibatches(samples, self.n_epochs):
+            predicted = policy.gaussian(batch.observations)
+            projected = layer(predicted, batch.old, **constraint)
+            ratio = torch.exp(log_prob(projected, batch.actions) - batch.old_log_prob)
+            advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
+            surrogate = (ratio * advantages).mean()
+            penalty = layer.penalty(predicted, projected).mean()
+            loss = self.regression_weight * penalty - surrogate
+            if self.ent_coef:
+                loss = loss - self.ent_coef * entropy(projected).mean()
+            policy.optimizer.zero_grad()
+            loss.backward()
+            policy.optimizer.step()
+        return -float(surrogate), float(penalty)
+
+    def _entropy_target(self, old: Gaussian) -> Tensor | None:
+        """β of this update, or None without control; progress is the share of the steps that were done before this rollout."""
+        if self.initial_entropy is None:
+            self.initial_entropy = float(entropy(old).mean())
+        if self.entropy_schedule == "none":
+            return None
+        before = self.num_timesteps - self.n_steps * self.n_envs
+        course = {
+            "initial": self.initial_entropy,
+            "target": self.target_entropy,
+            "progress": max(before, 0) / max(self._total_timesteps, 1),
+            "dim": old.dim,
+        }
+        if self.entropy_schedule == "linear":
+            value = schedules.linear(**course)
+        else:
+            value = schedules.exponential(**course, temperature=self.temperature)
+        return old.mean.new_tensor(value)
+
+    def _update_learning_rates(self) -> None:
+        self._update_learning_rate(self.policy.optimizer)
+        rate = FloatSchedule(self.learning_rate_vf)(self._current_progress_remaining)
+        update_learning_rate(self.policy.value_optimizer, rate)
+        self.logger.record("train/learning_rate_vf", rate)
+
+    @torch.no_grad()
+    def _record(self, samples: Samples, predicted: Gaussian, projected: Gaussian) -> None:
+        """What acts next, measured against what acted before, over all states of the rollout."""
+        kl = kl_parts(predicted, samples.old)
+        total = kl.mean + kl.cov
+        audit = self.layer.audit(predicted, projected, samples.old)
+        std = predicted.std if isinstance(predicted, DiagGaussian) else predicted.chol.square().sum(-1).sqrt()
+        found = {
+            "kl": total.mean(),
+            "kl_max": total.max(),
+            "entropy": entropy(predicted).mean(),
+            "std": std.mean(),
+            "before_mean": audit.before.mean.mean(),
+            "before_mean_max": audit.before.mean.max(),
+            "before_cov": audit.before.cov.mean(),
+            "after_mean": audit.after.mean.mean(),
+            "after_mean_max": audit.after.mean.max(),
+            "after_cov": audit.after.cov.mean(),
+            "projected_mean_share": audit.mean_projected.float().mean(),
+            "projected_cov_share": audit.cov_projected.float().mean(),
+        }
+        for name, value in found.items():
+            self.logger.record(f"train/{name}", float(value))
+        values, returns = self.rollout_buffer.values.flatten(), self.rollout_buffer.returns.flatten()
+        spread = np.var(returns)
+        explained = float("nan") if spread == 0 else 1.0 - np.var(returns - values) / spread
+        self.logger.record("train/explained_variance", float(explained))
+
+
+def _rows(samples: Samples, index: Any, *, shared: bool) -> Samples:
+    """Some of the samples; a shared covariance stays as it is."""
+    observations, actions, advantages, returns, old_log_prob, old = samples
+    if isinstance(observations, dict):
+        observations = {name: part[index] for name, part in observations.items()}
+    else:
+        observations = observations[index]
+    old = type(old)(old.mean[index], old.scale if shared else old.scale[index])
+    return Samples(observations, actions[index], advantages[index], returns[index], old_log_prob[index], old)
+
+
+def _shared(projected: Gaussian) -> Gaussian:
+    """One covariance for all states; only the joint projection makes it depend on the state.
+
+    Then the mean of the Cholesky factors, with the geometric mean on the diagonal, which keeps the mean entropy.
+    """
+    if projected.shares_covariance:
+        return projected
+    if isinstance(projected, DiagGaussian):
+        return projected.with_scale(projected.std.log().mean(0).exp())
+    geometric = projected.chol.diagonal(dim1=-2, dim2=-1).log().mean(0).exp()
+    return projected.with_scale(projected.chol.mean(0).tril(-1) + torch.diag(geometric))
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
