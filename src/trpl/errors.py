@@ -19,3 +19,7 @@ class CheckpointError(RuntimeError):
 
 class RunError(RuntimeError):
     """A run folder that cannot be used as asked: in use, already there, or not a run."""
+
+
+class ExportError(ValueError):
+    """A policy that cannot be written in the format asked for, or a file that does not act as the policy does."""
