@@ -67,7 +67,12 @@ def has_values(*arrays: Array) -> bool:
     for x in arrays:
         if is_torch(x):
             torch = sys.modules["torch"]
-            if torch.compiler.is_compiling() or torch._C._functorch.is_batchedtensor(x):
+            if torch.compiler.is_compiling():
+                return False
+            functorch = torch._C._functorch
+            while functorch.is_gradtrackingtensor(x):
+                x = functorch.get_unwrapped(x)
+            if functorch.is_batchedtensor(x):
                 return False
         elif is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer):
             return False
@@ -115,7 +120,8 @@ def cholesky(a: Array) -> Array:
         import torch
 
         factor, info = torch.linalg.cholesky_ex(a)
-        return torch.where((info > 0)[..., None, None], torch.nan, factor)
+        failed = info > 0
+        return torch.where(failed[..., None, None], torch.nan, factor) if any_true(failed) else factor
     if is_jax(a):
         import jax
 
@@ -214,11 +220,30 @@ def _sum_to(x: Array | None, shape: tuple[int, ...]) -> Array | None:
     return namespace(x).sum(x, axis=axes, keepdims=True)
 
 
+NO_SECOND = "trpl: projections have first derivatives only; a second derivative was asked for"
+
+
 def _torch_function(rule: Rule) -> Callable[..., tuple[Array, ...]]:
     import torch
-    from torch.autograd.function import once_differentiable
 
     rule_forward, rule_backward = rule.forward, rule.backward
+
+    class Refusing(torch.autograd.Function):
+        """A gradient that depends on the inputs, whose own derivative is an error."""
+
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(gradient, *inputs):
+            return gradient.clone()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            raise RuntimeError(NO_SECOND)
 
     class Differentiable(torch.autograd.Function):
         @staticmethod
@@ -231,12 +256,16 @@ def _torch_function(rule: Rule) -> Callable[..., tuple[Array, ...]]:
             ctx.mark_non_differentiable(*output[1:])
 
         @staticmethod
-        @once_differentiable
         def backward(ctx, cotangent, *_):
             num_inputs = len(ctx.needs_input_grad)
             inputs, outputs = ctx.saved_tensors[:num_inputs], ctx.saved_tensors[num_inputs:]
-            found = rule_backward(inputs, outputs, cotangent, ctx.needs_input_grad)
-            return tuple(_sum_to(g, x.shape) for g, x in zip(found, inputs, strict=True))
+            with torch.no_grad():
+                # The gradient of a sum is one number seen many times; batched products of such views are slow.
+                found = rule_backward(inputs, outputs, cotangent.contiguous(), ctx.needs_input_grad)
+                found = tuple(_sum_to(g, x.shape) for g, x in zip(found, inputs, strict=True))
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # someone keeps the graph of this gradient
+                found = tuple(None if g is None else Refusing.apply(g, cotangent, *inputs) for g in found)
+            return found
 
         @staticmethod
         def vmap(info, in_dims, *inputs):
@@ -248,7 +277,8 @@ def _torch_function(rule: Rule) -> Callable[..., tuple[Array, ...]]:
             output = tuple(x.expand(info.batch_size, *x.shape[1:]) for x in output)
             return output, (0,) * len(output)
 
-    # `apply` binds arguments by signature at each call; finding the signature anew each time costs more than a small projection.
+    # `apply` binds arguments by signature at each call; to find the signature anew each time would cost more than a small
+    # projection.
     Differentiable.forward.__signature__ = inspect.signature(Differentiable.forward)
     return Differentiable.apply
 
@@ -257,13 +287,13 @@ def _jax_function(rule: Rule) -> Callable[..., Array]:
     import jax
 
     @jax.custom_vjp
-    def once(x):
-        return x
+    def once(cotangent, *inputs):
+        return cotangent
 
-    def refuse(_):
-        raise TypeError("trpl: projections have first derivatives only; a second derivative was asked for")
+    def refuse(*_):
+        raise TypeError(NO_SECOND)
 
-    once.defvjp(refuse, lambda _, g: (g,))
+    once.defvjp(refuse, refuse)
 
     @jax.custom_vjp
     def differentiable(*inputs):
@@ -275,7 +305,7 @@ def _jax_function(rule: Rule) -> Callable[..., Array]:
 
     def backward(saved, cotangent):
         inputs, outputs = saved
-        found = rule.backward(inputs, outputs, once(cotangent), (True,) * len(inputs))
+        found = rule.backward(inputs, outputs, once(cotangent, *inputs), (True,) * len(inputs))
         return tuple(_sum_to(g, x.shape) for g, x in zip(found, inputs, strict=True))
 
     differentiable.defvjp(forward, backward)

@@ -48,14 +48,14 @@ def solve_vector(chol: Array, v: Array) -> Array:
 
 
 def log_ratio(p: Array, q: Array) -> Array:
-    """log(p/q) for positive numbers.
+    """log(p/q) for positive numbers, as ±log(1 + |p − q|/min(p, q)).
 
-    From p − q when they are close, where p/q would round to 1; from p/q when they are not, where (p − q)/q would round to −1.
+    p/q would round to 1 when they are close, and (p − q)/q to −1 when p is much the smaller.
     """
     xp = namespace(p, q)
-    relative = (p - q) / q
-    close = xp.abs(relative) < 0.5
-    return xp.where(close, xp.log1p(xp.where(close, relative, 0.0)), xp.log(p / q))
+    above = p >= q
+    sign = xp.where(above, 1.0, -1.0)
+    return sign * xp.log1p(sign * (p - q) / xp.where(above, q, p))
 
 
 def lower_mask(x: Array) -> Array:

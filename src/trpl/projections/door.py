@@ -90,18 +90,14 @@ def _check_one(name: str, p: Gaussian) -> None:
 
 
 def as_bound(name: str, bound: Array, like: Gaussian, *, check: bool) -> Array:
-    """A bound as an array of the policy's dtype and device, refused if it is not positive and finite."""
+    """A bound as an array of the policy's dtype and device, refused if it is not positive and finite there."""
     array = _as_array(name, bound, like)
     if check and has_values(array):
         with reading(array):
             xp = namespace(array)
-            good = (
-                0.0 < bound < math.inf
-                if isinstance(bound, int | float)
-                else bool(xp.all((array > 0.0) & xp.isfinite(array)))
-            )
+            good = 0.0 < array < math.inf if array.ndim == 0 else bool(xp.all((array > 0.0) & xp.isfinite(array)))
         if not good:
-            raise ValueError(f"{name} must be positive and finite; got {_show(bound)}")
+            raise ValueError(f"{name} must be positive and finite as {_dtype(array)}; got {_show(bound)}")
     return array
 
 
@@ -120,22 +116,23 @@ def as_entropy(name: str, target: Array | None, like: Gaussian, *, check: bool) 
 
 def _as_array(name: str, value: Array, like: Gaussian) -> Array:
     """A number or an array of numbers per state, in the policy's framework and dtype."""
-    if is_array(value):
-        if not is_floating(value):
-            raise ValueError(f"{name} must be a float, not {_dtype(value)}")
-        array = value if value.dtype == like.mean.dtype else namespace(like.mean).astype(value, like.mean.dtype)
-    elif isinstance(value, int | float):
-        array = _full_like(value, like.mean)
-    else:
+    if isinstance(value, int | float | np.generic) and not isinstance(value, bool):
+        return _full_like(float(value), like.mean)
+    if not is_array(value):
         raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
-    shape = tuple(array.shape)
-    if shape not in ((), like.batch_shape):
-        raise ValueError(f"{name} must be a number or have the batch shape {like.batch_shape}; got {shape}")
-    return array
+    if not is_floating(value):
+        raise ValueError(f"{name} must be a float, not {_dtype(value)}")
+    if isinstance(value, np.ndarray):
+        value = _full_like(value, like.mean)
+    if is_torch(value) != is_torch(like.mean) or is_jax(value) != is_jax(like.mean):
+        raise ValueError(f"{name} is a {_framework(value)} array and the policy's are {_framework(like.mean)} arrays")
+    if tuple(value.shape) not in ((), like.batch_shape):
+        raise ValueError(f"{name} must be a number or have the batch shape {like.batch_shape}; got {tuple(value.shape)}")
+    return value if value.dtype == like.mean.dtype else namespace(like.mean).astype(value, like.mean.dtype)
 
 
-def _full_like(value: float, like: Array) -> Array:
-    """A Python number as a 0-d array of the same framework, dtype and device."""
+def _full_like(value: float | np.ndarray, like: Array) -> Array:
+    """Numbers as an array of the same framework, dtype and device."""
     if is_torch(like):
         return like.new_tensor(value)
     return namespace(like).asarray(value, dtype=like.dtype)

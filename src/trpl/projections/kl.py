@@ -104,9 +104,7 @@ def _diag_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
 
 def _coefficient(inner: Array, squared: Array) -> Array:
     """⟨S, N⟩/‖N‖², and 0 where N = 0: there predicted and old agree, and nothing is projected."""
-    xp = namespace(inner)
-    zero = squared == 0.0
-    return xp.where(zero, inner * 0.0, inner / xp.where(zero, squared + 1.0, squared))
+    return inner / namespace(inner).where(squared > 0.0, squared, 1.0)
 
 
 _project_diag = Rule(_diag_forward, _diag_backward)

@@ -1,0 +1,153 @@
+"""Time of the KL layer, stated as ratios to one `torch.linalg.eigvalsh` of the same batch in the same run.
+
+    python benchmarks/layers.py --out bench-layers.json
+
+One core, one thread, float64, forward and backward, medians of process time. The bars are those the project set itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[name] = "1"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import trpl.jax
+import trpl.torch
+from trpl import DiagGaussian, FullGaussian
+
+LARGE, SMALL = (512, 17), (32, 3)
+OUTSIDE, INSIDE = 1e-3, 1e6  # bounds with every sample outside, with none
+
+
+def gaussian(rng: np.random.Generator, shape: tuple[int, int], *, full: bool) -> DiagGaussian | FullGaussian:
+    """A random batch with condition numbers of about ten."""
+    size, dim = shape
+    mean = rng.normal(size=shape)
+    if not full:
+        return DiagGaussian(mean, rng.uniform(0.3, 1.3, size=shape))
+    rotation = np.linalg.qr(rng.normal(size=(size, dim, dim)))[0]
+    cov = (rotation * 10 ** rng.uniform(0, 1, size=(size, 1, dim))) @ rotation.transpose(0, 2, 1)
+    return FullGaussian(mean, np.linalg.cholesky(cov))
+
+
+def median(call: Callable[[], object], *, repeats: int) -> float:
+    """Median process time of a call in seconds, after warming up."""
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        call()
+        times.append(time.process_time() - start)
+    return float(np.median(times))
+
+
+def torch_call(layer: torch.nn.Module, predicted: tuple, old: tuple, weights: tuple) -> Callable[[], object]:
+    """Forward and backward of the layer on leaves, with a dense cotangent."""
+    kind = type(predicted)
+    leaves = kind(*(torch.from_numpy(x).requires_grad_() for x in predicted))
+    fixed = kind(*(torch.from_numpy(x) for x in old))
+    cotangents = [torch.from_numpy(x) for x in weights]
+
+    def call() -> object:
+        return torch.autograd.grad(tuple(layer(leaves, fixed)), tuple(leaves), cotangents)
+
+    return call
+
+
+def jax_call(layer: object, predicted: tuple, old: tuple, weights: tuple) -> Callable[[], object]:
+    """The same, jitted."""
+    kind = type(predicted)
+    leaves, fixed = (kind(*(jnp.asarray(x) for x in p)) for p in (predicted, old))
+    cotangents = kind(*(jnp.asarray(x) for x in weights))
+
+    @jax.jit
+    def gradient(leaves: tuple, fixed: tuple) -> tuple:
+        return jax.vjp(lambda p: layer(p, fixed), leaves)[1](cotangents)
+
+    return lambda: jax.block_until_ready(gradient(leaves, fixed))
+
+
+def main() -> None:
+    """Measure, print the table, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    parser.add_argument("--repeats", type=int, default=41)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    jax.config.update("jax_enable_x64", True)
+    rng = np.random.default_rng(0)
+    factor = torch.from_numpy(gaussian(rng, LARGE, full=True).chol)
+    matrices = factor @ factor.mT
+
+    def eigvalsh() -> float:
+        return median(lambda: torch.linalg.eigvalsh(matrices), repeats=args.repeats)
+
+    compiled = torch.compile(trpl.torch.KLProjection(OUTSIDE, OUTSIDE), fullgraph=True)
+    makers = {"PyTorch": (torch_call, trpl.torch.KLProjection), "JAX": (jax_call, trpl.jax.KLProjection)}
+    cases = [
+        (f"{kind}, {where}", host, LARGE, kind == "full", bound, bar, "ratio")
+        for kind, where, bound, bars in (
+            ("full", "all outside", OUTSIDE, (3.0, 5.0)),
+            ("diagonal", "all outside", OUTSIDE, (0.35, 0.12)),
+            ("full", "none outside", INSIDE, (0.4, 0.4)),
+            ("diagonal", "none outside", INSIDE, (0.05, 0.05)),
+        )
+        for host, bar in zip(makers, bars, strict=True)
+    ]
+    cases += [
+        ("32 × 3 diagonal", "PyTorch", SMALL, False, OUTSIDE, 0.6, "ms"),
+        ("32 × 3 diagonal", "PyTorch, compiled", SMALL, False, OUTSIDE, 0.15, "ms"),
+        ("32 × 3 diagonal", "JAX", SMALL, False, OUTSIDE, 0.1, "ms"),
+    ]
+    rows = []
+    for what, host, shape, full, bound, bar, unit in track(cases, "layers", console=Console(stderr=True)):
+        predicted, old, weights = (gaussian(rng, shape, full=full) for _ in range(3))
+        if host == "PyTorch, compiled":
+            call = torch_call(compiled, predicted, old, weights)
+        else:
+            maker, layer = makers[host]
+            call = maker(layer(bound, bound), predicted, old, weights)
+        before = eigvalsh()
+        seconds = median(call, repeats=args.repeats * (1 if full else 5))
+        reference = min(before, eigvalsh())
+        value = seconds / reference if unit == "ratio" else seconds * 1e3
+        rows.append(
+            {
+                "case": what, "framework": host, "milliseconds": seconds * 1e3, "eigvalsh_milliseconds": reference * 1e3,
+                "value": value, "unit": unit, "bar": bar, "met": value <= bar,
+            }
+        )  # fmt: skip
+    table = Table(title="KL layer, forward + backward, float64, one thread")
+    for column in ("case", "framework", "ms", "÷ eigvalsh", "bar", ""):
+        table.add_column(column, justify="left" if column in ("case", "framework") else "right")
+    for row in rows:
+        bar = f"≤ {row['bar']:g}" + (" ms" if row["unit"] == "ms" else " ×")
+        ratio = f"{row['milliseconds'] / row['eigvalsh_milliseconds']:.3f}"
+        table.add_row(
+            row["case"], row["framework"], f"{row['milliseconds']:.3f}", ratio, bar, "✓" if row["met"] else "✗"
+        )
+    Console().print(table)
+    if args.out:
+        args.out.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
