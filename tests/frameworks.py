@@ -1,0 +1,90 @@
+"""PyTorch and JAX behind one small interface, so that a test is written once: NumPy in, NumPy out.
+
+JAX runs compiled, PyTorch eagerly: both as their users run them, and JAX compiles once for all tests with the same shapes.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from generators import Pair
+
+import trpl.jax
+import trpl.torch
+from trpl import DiagGaussian, FullGaussian
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # compiling is most of the time
+TYPES = {"diag": DiagGaussian, "full": FullGaussian}
+
+
+class Torch:
+    name = "torch"
+    layers = trpl.torch
+
+    def array(self, x: Any, dtype: str | None = None) -> torch.Tensor:
+        return torch.as_tensor(np.array(x, dtype=dtype))
+
+    def numpy(self, x: torch.Tensor) -> np.ndarray:
+        return x.detach().numpy()
+
+    def project(self, layer, predicted, old, **options):
+        return layer(predicted, old, **options)
+
+    def pullback(self, layer, predicted, old, options: dict, weights: tuple):
+        leaves = [x.clone().requires_grad_() for x in (*predicted, *old, *options.values())]
+        p, q = type(predicted)(*leaves[:2]), type(old)(*leaves[2:4])
+        projected = layer(p, q, **dict(zip(options, leaves[4:], strict=True)))
+        total = sum((w * x).sum() for w, x in zip(weights, projected, strict=True))
+        found = torch.autograd.grad(total, leaves, allow_unused=True)
+        return [torch.zeros_like(x) if g is None else g for g, x in zip(found, leaves, strict=True)]
+
+
+class Jax:
+    name = "jax"
+    layers = trpl.jax
+
+    def array(self, x: Any, dtype: str | None = None) -> jax.Array:
+        return jax.numpy.asarray(np.array(x, dtype=dtype))
+
+    def numpy(self, x: jax.Array) -> np.ndarray:
+        return np.asarray(x)
+
+    @cached_property
+    def _project(self):
+        return jax.jit(lambda layer, p, q, options: layer(p, q, **options), compiler_options=QUICK)
+
+    def project(self, layer, predicted, old, **options):
+        return self._project(layer, predicted, old, options)
+
+    @cached_property
+    def _pullback(self):
+        def total(leaves, layer, weights):
+            predicted, old, options = leaves
+            projected = layer(predicted, old, **options)
+            return sum((w * x).sum() for w, x in zip(weights, projected, strict=True))
+
+        return jax.jit(jax.grad(total), compiler_options=QUICK)
+
+    def pullback(self, layer, predicted, old, options: dict, weights: tuple):
+        p, q, bounds = self._pullback((predicted, old, options), layer, weights)
+        return [*p, *q, *(bounds[name] for name in options)]
+
+
+FRAMEWORKS = [Torch(), Jax()]
+
+
+def policies(framework, pair: Pair, dtype: str = "float64"):
+    """The pair's predicted and old policy in a framework."""
+    make = TYPES[pair.kind]
+    arrays = [framework.array(x, dtype) for x in pair[1:]]
+    return make(*arrays[:2]), make(*arrays[2:])
+
+
+def as_pair(framework, projected, pair: Pair) -> Pair:
+    """The projected policy in the predicted one's place, as float64 NumPy arrays."""
+    mean, scale = (framework.numpy(x).astype(np.float64) for x in projected)
+    return pair._replace(mean=mean, scale=scale)
