@@ -119,11 +119,15 @@ def train(argv: list[str]) -> int:
     )
     parser.add_argument("--out", help="run folder (runs/ENV/METHOD/seed-N)")
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    add_settings(parser, skip=("method", "env_id", "source"), of=Config)
+    parser.add_argument("--preset", help="TOML file with settings, such as `trpl tune` writes; options are stronger")
+    add_settings(parser, skip=("method", "env_id"), of=Config)
     args = vars(parser.parse(argv))
-    method, env_id, out, quiet = (args.pop(name) for name in ("method", "env_id", "out", "quiet"))
+    method, env_id, out, quiet, file = (args.pop(name) for name in ("method", "env_id", "out", "quiet", "preset"))
     overrides = {name: value for name, value in args.items() if value is not argparse.SUPPRESS}
+    from trpl.experiments.plan import preset_overrides
     from trpl.experiments.presets import preset
+
+    overrides = preset_overrides(file, method, env_id) | overrides if file else overrides
 
     config = preset(method, env_id, **overrides)
     use_one_thread()
@@ -212,8 +216,34 @@ def presets(argv: list[str]) -> int:
     return 0
 
 
+def sweep(argv: list[str]) -> int:
+    from trpl.experiments.config import Config
+    from trpl.experiments.presets import SWEEPS
+
+    parser = Parser("sweep", "Methods × tasks × seeds, each run done once; started again it does only what is missing.")
+    parser.add_argument("preset", help=f"{', '.join(SWEEPS)}, or a TOML file with methods, tasks, seeds and settings")
+    parser.add_argument("--seeds", help="how many (10), which (3,5) or a range (10:20); the file's, or 1")
+    parser.add_argument("--out", default="runs", help="folder of the run folders (runs); with --ray on a shared disk")
+    parser.add_argument("--workers", type=positive_int, help="runs at a time (as many as cores, or as Ray has CPUs)")
+    parser.add_argument("--ray", metavar="ADDRESS", help="use the Ray cluster at ADDRESS, or `auto`")
+    parser.add_argument("--results", help="folder for compact records of finished runs")
+    add_settings(parser, skip=("method", "env_id", "seed"), of=Config)
+    args = vars(parser.parse(argv))
+    name, seeds, out, workers, ray, results = (
+        args.pop(key) for key in ("preset", "seeds", "out", "workers", "ray", "results")
+    )
+    from trpl.experiments.plan import parse_seeds, planned_runs
+    from trpl.experiments.sweep import summary
+    from trpl.experiments.sweep import sweep as run_sweep
+
+    runs = planned_runs(name, seeds=parse_seeds(seeds) if seeds else None, overrides=args)
+    result = run_sweep(runs, out=out, workers=workers, ray_address=ray, results=results)
+    print(summary(result))
+    return 130 if result.stopped else 1 if result.failed else 0
+
+
 def report(argv: list[str]) -> int:
-    parser = Parser("report", "A page with tables and curves of runs, with figures (PNG, SVG) and tables (CSV) beside it.")
+    parser = Parser("report", "A page with tables and curves of runs; figures (PNG, SVG) and tables (CSV) beside it.")
     parser.add_argument("runs", nargs="+", help="run folders, or folders of them")
     parser.add_argument("--out", default="report", help="folder for the page and what lies beside it (report)")
     parser.add_argument("--title", default="Trust-region runs", help="heading of the page")
@@ -297,6 +327,7 @@ COMMANDS: dict[str, Command] = {
     "resume": Command("go on with a run, exactly: trpl resume RUN", resume),
     "evaluate": Command("noise-free episodes of a run's policy: trpl evaluate RUN", evaluate),
     "play": Command("a video of a run's policy: trpl play RUN --video FILE", play),
+    "sweep": Command("methods × tasks × seeds, each once: trpl sweep PRESET --seeds N", sweep),
     "report": Command("a page of tables and curves: trpl report RUNS --out DIR", report),
     "figure": Command("a figure of the paper: trpl figure NAME [RUNS]", figure),
     "presets": Command("the paper's hyperparameters: trpl presets [METHOD [ENV]]", presets),

@@ -1,0 +1,24 @@
+"""`python -m trpl.worker COMMAND ...`: the command line, ended together with the process that started it.
+
+The starter keeps the other end of standard input and never writes to it. Once that end is closed, because the starter wants the
+work to stop or because it died, however it died, this process gets SIGTERM: a run then ends its epoch, saves and stops.
+"""
+
+import os
+import signal
+import sys
+import threading
+
+from trpl import cli
+
+
+def stop_with_input() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=stop_with_input, daemon=True).start()
+    sys.argv[0] = "trpl"  # what the run's record says was called
+    sys.exit(cli.main())
