@@ -103,7 +103,7 @@ def test_an_unfinished_single_run_gives_a_page(tmp_path):
     write_run(tmp_path / "runs" / "one", run_config("ppo", "trpl/Reacher5Sparse-v0", 0, 50), done=0.1, timed=False)
     page = write_report([tmp_path / "runs"], tmp_path / "out").read_text()
     assert "no run has ended" in page
-    assert "None of these runs has bounds" in page
+    assert "None of these runs has a bound" in page
     assert rows_of(tmp_path / "out" / "table1.csv")[0]["final"] == ""
 
 

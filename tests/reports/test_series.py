@@ -1,6 +1,8 @@
+import json
+
 import numpy as np
 import pytest
-from synthetic_runs import run_config, write_run, write_runs
+from synthetic_runs import run_config, write_lines, write_run, write_runs
 
 from trpl.reports.groups import group_runs
 from trpl.reports.reading import read_run, read_runs
@@ -61,6 +63,20 @@ def test_what_was_not_recorded_has_no_curve(tmp_path):
     assert curve(group, AUDIT["mean"][0]) is None
     assert audit(group, "mean") is None
     assert np.isnan(curve(group, KL).seconds).all()
+
+
+def test_one_bound_on_the_whole_kl(tmp_path):
+    folder = write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, 30))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row |= {"bound": 0.02, "mean_bound": None, "cov_bound": None}
+    write_lines(folder / "metrics.jsonl", rows)
+    (group,) = group_runs([read_run(folder)])
+    found = audit(group, "whole")
+    assert found.network_mean == pytest.approx(np.mean([row["kl"] for row in rows]) / 0.02)
+    assert found.network_worst == pytest.approx(max(row["kl_max"] for row in rows) / 0.02)
+    assert found.projected_mean == pytest.approx(np.mean([row["after_mean"] + row["after_cov"] for row in rows]) / 0.02)
+    assert audit(group, "mean") is None
 
 
 def test_audit_by_hand(group):

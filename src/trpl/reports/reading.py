@@ -25,7 +25,7 @@ import numpy as np
 from trpl.errors import RecordError
 
 METRICS = (
-    "kl", "entropy", "mean_bound", "cov_bound",
+    "kl", "kl_max", "entropy", "bound", "mean_bound", "cov_bound",
     "before_mean", "before_mean_max", "before_cov", "before_cov_max",
     "after_mean", "after_mean_max", "after_cov", "after_cov_max",
 )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from trpl.reports.groups import METHODS, Group
 from trpl.reports.markup import Content, Markup, cell, render, sort_header, table, tag, wide
 from trpl.reports.scores import Aggregates, Comparison, GroupScores, Score, paper_result, paper_table
-from trpl.reports.series import Curve
+from trpl.reports.series import PARTS, Curve
 from trpl.reports.series import audit as audit_of
 from trpl.reports.statistics import Estimate
 from trpl.reports.tables import Row
@@ -112,7 +112,7 @@ def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str]) -> 
         return tag("td", "–", reported, class_="number missing")
     value, low, high = (float(x) for x in score.estimate)
     number = tag("strong" if entry.group.name in best else "span", f"{value:.0f}", class_="value")
-    ends = f"[{low:.0f}, {high:.0f}]" if low == low else "one seed"
+    ends = f"[{low:.0f}, {high:.0f}]" if low == low else "no interval"
     pooled = f"±{score.pooled:.0f} pooled, {_count(len(score.seeds), 'seed')}"
     lines = (number, tag("span", ends, class_="ends"), tag("span", pooled, class_="pooled"), reported)
     return tag("td", lines, class_="number", data_value=value)
@@ -188,7 +188,7 @@ def comparisons(pairs: Sequence[Comparison]) -> Markup | None:
 def audit(groups: Sequence[Group]) -> Markup | None:
     rows = []
     for group in groups:
-        for part, word in (("mean", "mean"), ("cov", "covariance")):
+        for part, word in PARTS.items():
             found = audit_of(group, part)
             if found:
                 rows.append([
@@ -198,7 +198,7 @@ def audit(groups: Sequence[Group]) -> Markup | None:
                     cell(found.projected_worst, digits=4),
                 ])  # fmt: skip
     if not rows:
-        return tag("p", "None of these runs has bounds on the mean and the covariance to hold its policies against.")
+        return tag("p", "None of these runs has a bound to hold its policies against.")
     header = ("Task", "Method", "Part", "Bound", "Network, mean", "Epochs outside (%)", "Network, worst",
               "Projected, mean", "Projected, worst")  # fmt: skip
     return table(header, rows)

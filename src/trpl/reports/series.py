@@ -132,25 +132,30 @@ class Audit(NamedTuple):
     projected_worst: float
 
 
+PARTS = {"mean": "mean", "cov": "covariance", "whole": "whole KL"}
+
+
 def audit(group: Group, part: str) -> Audit | None:
-    """The audit of `part`, "mean" or "cov"; None if the group has no bound on it or no record of it."""
+    """The audit of `part`: "mean", "cov", or "whole" where one bound is on the KL; None without bound or record."""
 
     def column(key: str) -> np.ndarray:
         return np.concatenate([run.metrics.values[key] for run in group.runs])
 
-    bound = column(f"{part}_bound")
-    before, before_max, after, after_max = (
-        column(key) / bound for key in (f"before_{part}", f"before_{part}_max", f"after_{part}", f"after_{part}_max")
-    )
-    if not np.isfinite(before).any():
+    if part == "whole":
+        bound, before, before_max = column("bound"), column("kl"), column("kl_max")
+        after, after_max = column("after_mean") + column("after_cov"), np.full(bound.size, np.nan)
+    else:
+        bound, before, before_max = column(f"{part}_bound"), column(f"before_{part}"), column(f"before_{part}_max")
+        after, after_max = column(f"after_{part}"), column(f"after_{part}_max")
+    if np.isnan(before / bound).all():
         return None
     return Audit(
         bound=float(np.nanmean(bound)),
-        network_mean=_nan(np.nanmean, before),
-        network_worst=_nan(np.nanmax, before_max),
-        share_outside=float((before[~np.isnan(before)] > 1).mean()),
-        projected_mean=_nan(np.nanmean, after),
-        projected_worst=_nan(np.nanmax, after_max),
+        network_mean=_nan(np.nanmean, before / bound),
+        network_worst=_nan(np.nanmax, before_max / bound),
+        share_outside=float((before > bound)[~np.isnan(bound)].mean()),
+        projected_mean=_nan(np.nanmean, after / bound),
+        projected_worst=_nan(np.nanmax, after_max / bound),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from trpl.reports.groups import Group
 from trpl.reports.scores import Aggregates, Comparison, GroupScores, Score, paper_result, paper_table
-from trpl.reports.series import Curve, audit
+from trpl.reports.series import PARTS, Curve, audit
 from trpl.reports.statistics import Estimate
 
 Row = dict[str, Any]
@@ -115,7 +115,7 @@ def audit_rows(groups: Iterable[Group]) -> list[Row]:
     return [
         {"task": group.env_id, "method": group.name, "part": part, **found._asdict()}
         for group in groups
-        for part in ("mean", "cov")
+        for part in PARTS
         if (found := audit(group, part))
     ]
 

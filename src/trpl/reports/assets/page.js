@@ -4,7 +4,7 @@
   const hidden = new Set();
   const redraws = [];
   const tip = document.getElementById("tip");
-  const WIDTH = 440, HEIGHT = 270, LEFT = 52, RIGHT = 12, TOP = 8, BOTTOM = 38;
+  const WIDTH = 440, HEIGHT = 270, LEFT = 60, RIGHT = 12, TOP = 8, BOTTOM = 38;
 
   const svg = (name, attributes = {}, text = "") => {
     const node = document.createElementNS("http://www.w3.org/2000/svg", name);
