@@ -1,7 +1,7 @@
 """The few operations the array API standard lacks, for each framework.
 
-This is the only module of the maths that knows which frameworks exist. A framework is imported when one of its arrays arrives,
-so NumPy, PyTorch and JAX are each optional.
+This is the only module of the maths that knows which frameworks exist. A framework is imported when one of its arrays
+arrives, so NumPy, PyTorch and JAX are each optional.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def namespace(*arrays: Array) -> Any:
 
 
 def has_values(*arrays: Array) -> bool:
-    """Whether the numbers can be looked at now: no tracer of `jax.jit`, `grad` or `vmap`, no `torch.compile`, no `torch.vmap`."""
+    """Whether the numbers can be looked at now: not a tracer of JAX, not inside `torch.compile` or `torch.vmap`."""
     for x in arrays:
         if is_torch(x):
             torch = sys.modules["torch"]
@@ -80,7 +80,7 @@ def has_values(*arrays: Array) -> bool:
 
 
 def reading(x: Array) -> contextlib.AbstractContextManager:
-    """Where values of `x` are looked at: JAX would stage even operations on constants while it traces something else."""
+    """Where values of `x` are looked at: JAX stages even operations on constants while it traces something else."""
     if is_jax(x):
         import jax
 
@@ -151,7 +151,8 @@ def while_loop(
 ) -> tuple:
     """Repeat `state = body(*state)` while any entry of `unfinished(*state)` holds, at most `max_steps` times.
 
-    With `unroll`, compiled PyTorch makes all the steps in a row, to be fused; a body must therefore keep what is finished.
+    With `unroll`, compiled PyTorch makes all the steps in a row, to be fused; a body must therefore keep what is
+    finished.
     """
     mask = unfinished(*state)
     if is_jax(mask):
@@ -181,14 +182,17 @@ def while_loop(
 class Rule:
     """A function with its derivative written by hand.
 
-    `forward(*inputs) -> (output, *residuals)`, all new arrays, and `backward(inputs, outputs, cotangent, needed)` -> one
-    cotangent for each input, of the broadcast batch shape, or None where `needed` says that nobody asks. Leading axes of the
-    inputs are as many and broadcast. First derivatives only: asking for a second one is an error, not a wrong number.
+    `forward(*inputs) -> (output, *residuals)`, all new arrays, and `backward(inputs, outputs, cotangent, needed)` ->
+    one cotangent for each input, of the broadcast batch shape, or None where `needed` says that nobody asks. Leading
+    axes of the inputs are as many and broadcast. First derivatives only: asking for a second one is an error, not a
+    wrong number.
     """
 
     every: ClassVar[list[Rule]] = []
 
-    def __init__(self, forward: Callable[..., tuple[Array, ...]], backward: Callable[..., Sequence[Array | None]]) -> None:
+    def __init__(
+        self, forward: Callable[..., tuple[Array, ...]], backward: Callable[..., Sequence[Array | None]]
+    ) -> None:
         self.forward, self.backward = forward, backward
         self.for_torch: Callable[..., tuple[Array, ...]] | None = None
         self.for_jax: Callable[..., Array] | None = None
@@ -263,7 +267,7 @@ def _torch_function(rule: Rule) -> Callable[..., tuple[Array, ...]]:
                 # The gradient of a sum is one number seen many times; batched products of such views are slow.
                 found = rule_backward(inputs, outputs, cotangent.contiguous(), ctx.needs_input_grad)
                 found = tuple(_sum_to(g, x.shape) for g, x in zip(found, inputs, strict=True))
-            if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # someone keeps the graph of this gradient
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # someone keeps this gradient's graph
                 found = tuple(None if g is None else Refusing.apply(g, cotangent, *inputs) for g in found)
             return found
 
@@ -277,8 +281,7 @@ def _torch_function(rule: Rule) -> Callable[..., tuple[Array, ...]]:
             output = tuple(x.expand(info.batch_size, *x.shape[1:]) for x in output)
             return output, (0,) * len(output)
 
-    # `apply` binds arguments by signature at each call; to find the signature anew each time would cost more than a small
-    # projection.
+    # `apply` binds arguments by signature at each call; to find it anew each time would cost more than a projection.
     Differentiable.forward.__signature__ = inspect.signature(Differentiable.forward)
     return Differentiable.apply
 

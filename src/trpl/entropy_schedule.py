@@ -1,7 +1,7 @@
 """Schedules for the entropy that a policy is held to.
 
-`initial` is the entropy of the policy before its first update, `target` the final entropy **per action dimension**, and `progress` the
-share of training done, i/N in the paper. All may be arrays of any framework.
+`initial` is the entropy of the policy before its first update, `target` the final entropy **per action dimension**, and
+`progress` the share of training done, i/N in the paper. All may be arrays of any framework.
 """
 
 from __future__ import annotations

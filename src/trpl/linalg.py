@@ -59,12 +59,18 @@ def log_ratio(p: Array, q: Array) -> Array:
 
 
 def lower_mask(x: Array) -> Array:
-    """1 on and below the diagonal, 0 above, of the matrices' size: a product with it is much faster than a batched `tril`."""
+    """1 on and below the diagonal, 0 above, of the matrices' size.
+
+    A product with it is much faster than a batched `tril`.
+    """
     return namespace(x).tril(0.0 * identity_like(x) + 1.0)
 
 
 def symmetrised_half_tril(x: Array) -> Array:
-    """½(Φ(x) + Φ(x)ᵀ), where Φ takes the lower triangle with half of the diagonal: the core of every Cholesky backward."""
+    """½(Φ(x) + Φ(x)ᵀ), where Φ takes the lower triangle with half of the diagonal.
+
+    The core of every Cholesky backward.
+    """
     half = (0.5 * lower_mask(x) - 0.25 * identity_like(x)) * x
     return half + half.mT
 
@@ -98,7 +104,10 @@ def _gram_factor_backward(inputs: tuple, outputs: tuple, cotangent: Array, _need
 
 
 gram_factor = Rule(_gram_factor_forward, _gram_factor_backward)
-"""The lower Cholesky factor of bbᵀ, from a QR decomposition of bᵀ: bbᵀ is never formed, so its condition number never squares."""
+"""The lower Cholesky factor of bbᵀ, from a QR decomposition of bᵀ.
+
+The product itself is never formed, so its condition number never squares.
+"""
 
 
 def _interpolated_forward(weight: Array, p: Array, q: Array) -> tuple[Array]:
@@ -120,7 +129,7 @@ def _interpolated_backward(inputs: tuple, outputs: tuple, cotangent: Array, _nee
 
 
 interpolated_factor = Rule(_interpolated_forward, _interpolated_backward)
-"""(w, P, Q) ↦ the lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ, from a QR decomposition of the two factors side by side."""
+"""(w, P, Q) ↦ the lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ, from a QR decomposition of both side by side."""
 
 
 def _polar_forward(b: Array) -> tuple[Array, Array, Array]:
@@ -137,9 +146,9 @@ def _polar_backward(inputs: tuple, outputs: tuple, cotangent: Array, _needed: An
 symmetric_root = Rule(_polar_forward, _polar_backward)
 """The symmetric square root of bbᵀ, from singular values of b.
 
-Singular values of the factor are accurate to the factor's own rounding, where eigenvalues of bbᵀ would lose half the digits.
-The gradient solves S X + X S = S̄ in the singular basis: the denominators are sums, never differences, so equal eigenvalues and
-b = I are ordinary points.
+Singular values of the factor are accurate to the factor's own rounding, where eigenvalues of bbᵀ would lose half the
+digits. The gradient solves S X + X S = S̄ in the singular basis: the denominators are sums, never differences, so equal
+eigenvalues and b = I are ordinary points.
 """
 
 

@@ -25,9 +25,9 @@ def increasing_root(
     """x in (0, 1] with f(x) = target, for each entry that is `active`; the others stay at `start` and take no part.
 
     `evaluate(x)` gives f(x) and x·f′(x), f increasing with f(0) < target < f(1). Newton runs on √f − √target, nearly a
-    straight line for distances, which are squares of something. A few bare steps do for ordinary inputs. What they leave is
-    solved inside a bracket: a step that would leave it is replaced by its middle, on a logarithmic scale, so no start and no
-    curvature can make it stall.
+    straight line for distances, which are squares of something. A few bare steps do for ordinary inputs. What they
+    leave is solved inside a bracket: a step that would leave it is replaced by its middle, on a logarithmic scale, so
+    no start and no curvature can make it stall.
     """
     xp = namespace(target)
     goal = xp.sqrt(target)

@@ -15,7 +15,7 @@ Array = Any
 def half_log_det(p: Gaussian) -> Array:
     """½ log|Σ|, one for each covariance."""
     xp = namespace(p.scale)
-    diag = p.std if isinstance(p, DiagGaussian) else diagonal(p.chol)
+    diag = p.std if isinstance(p, DiagGaussian) else diagonal(p.scale)
     return xp.sum(xp.log(diag), axis=-1)
 
 
@@ -26,7 +26,7 @@ def entropy(p: Gaussian) -> Array:
 
 def whiten(q: Gaussian, v: Array) -> Array:
     """L⁻¹v with Σ_q = LLᵀ: the vector as q sees it."""
-    return v / q.std if isinstance(q, DiagGaussian) else solve_vector(q.chol, v)
+    return v / q.std if isinstance(q, DiagGaussian) else solve_vector(q.scale, v)
 
 
 def log_prob(p: Gaussian, x: Array) -> Array:

@@ -1,7 +1,7 @@
 """The three distances between Gaussians, by parts (paper, section 3).
 
-`p` is the newer policy, `q` the older. Every covariance part is a sum of squares, or written about p = q, so that small distances
-keep their digits.
+`p` is the newer policy, `q` the older. Every covariance part is a sum of squares, or written about p = q, so that small
+distances keep their digits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from trpl.backend import namespace, solve_triangular, stop_gradient
 from trpl.gaussians.density import whiten
-from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts
+from trpl.gaussians.values import DiagGaussian, Gaussian, Parts
 from trpl.linalg import diagonal, identity_like, log_ratio, squared_frobenius, squared_norm, symmetric_root
 
 Array = Any
@@ -37,16 +37,16 @@ def kl_cov(p: Gaussian, q: Gaussian) -> Array:
     if isinstance(p, DiagGaussian) and isinstance(q, DiagGaussian):
         excess = (p.std - q.std) / q.std
         return xp.sum(0.5 * excess * excess + (excess - log_ratio(p.std, q.std)), axis=-1)
-    excess = solve_triangular(q.chol, p.chol - q.chol)
-    logs = log_ratio(diagonal(p.chol), diagonal(q.chol))
+    excess = solve_triangular(q.scale, p.scale - q.scale)
+    logs = log_ratio(diagonal(p.scale), diagonal(q.scale))
     return 0.5 * squared_frobenius(excess) + xp.sum(diagonal(excess) - logs, axis=-1)
 
 
 def wasserstein_parts(p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form = "commuting") -> Parts:
     """The squared Wasserstein-2 distance by parts (paper, section 3).
 
-    Scaled by Σ_q, as the projections use it, the mean part is the Mahalanobis distance; plain, it is |μ_p − μ_q|². For the
-    covariance part see `wasserstein_cov`.
+    Scaled by Σ_q, as the projections use it, the mean part is the Mahalanobis distance; plain, it is |μ_p − μ_q|². For
+    the covariance part see `wasserstein_cov`.
     """
     mean = mahalanobis(p, q) if scaled else squared_norm(p.mean - q.mean)
     return Parts(mean=mean, cov=wasserstein_cov(p, q, scaled=scaled, form=form))
@@ -65,14 +65,16 @@ def wasserstein_cov(p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form
         difference = p.std - q.std
         return squared_norm(difference / q.std if scaled else difference)
     if form == "commuting":
-        root_q = symmetric_root(q.chol)
-        difference = symmetric_root(p.chol) - root_q
+        root_q = symmetric_root(q.scale)
+        difference = symmetric_root(p.scale) - root_q
         return squared_frobenius(namespace(difference).linalg.solve(root_q, difference) if scaled else difference)
     if scaled:
-        ratio = solve_triangular(q.chol, p.chol)
+        ratio = solve_triangular(q.scale, p.scale)
         return squared_frobenius(symmetric_root(ratio) - identity_like(ratio))
-    u, _, vt = namespace(p.chol).linalg.svd(stop_gradient(q.chol.mT @ p.chol), full_matrices=False)
-    return squared_frobenius(p.chol - q.chol @ (u @ vt))  # the best rotation is a minimum: its own derivative drops out
+    u, _, vt = namespace(p.scale).linalg.svd(stop_gradient(q.scale.mT @ p.scale), full_matrices=False)
+    return squared_frobenius(
+        p.scale - q.scale @ (u @ vt)
+    )  # the best rotation is a minimum: its own derivative drops out
 
 
 def check_form(form: str) -> None:
@@ -96,12 +98,11 @@ def cov_difference(p: Gaussian, q: Gaussian, *, whitened: bool) -> Array:
     if isinstance(p, DiagGaussian) and isinstance(q, DiagGaussian):
         difference = (p.std - q.std) * (p.std + q.std)
         return difference / (q.std * q.std) if whitened else difference
-    assert isinstance(p, FullGaussian) and isinstance(q, FullGaussian)
     if whitened:
-        excess = solve_triangular(q.chol, p.chol - q.chol)
+        excess = solve_triangular(q.scale, p.scale - q.scale)
         return excess + excess.mT + excess @ excess.mT
-    change = p.chol - q.chol
-    return change @ p.chol.mT + q.chol @ change.mT
+    change = p.scale - q.scale
+    return change @ p.scale.mT + q.scale @ change.mT
 
 
 def difference_norm(difference: Array, like: Gaussian) -> Array:

@@ -1,7 +1,8 @@
 """The projections as JAX pytrees.
 
-A layer is a frozen dataclass. Its bounds are leaves (traced, differentiated, mapped over); the rest is static. `check=False` leaves
-out the look at values at the door; inside `jit` there is none anyway, because there are no values yet.
+A layer is a frozen dataclass. Its bounds are leaves (traced, differentiated, mapped over); the rest is static.
+`check=False` leaves out the look at values at the door; inside `jit` there is none anyway, because there are no values
+yet.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class WassersteinProjection(_Separate):
 
     mean_bound: Array
     cov_bound: Array
-    form: Form = _static("commuting")
+    form: Form = field(default="commuting", metadata={"static": True})
     entropy_first: bool = _static(False)
     check: bool = _static(True)
 
@@ -149,7 +150,7 @@ class JointKLProjection:
         min_entropy: Array | None = None,
         entropy: Array | None = None,
     ) -> Gaussian:
-        """The nearest policy to the prediction within the bound that meets the entropy; arguments replace the layer's."""
+        """The nearest policy within the bound that meets the entropy; arguments replace the layer's."""
         return core.project_jointly(
             predicted,
             old,

@@ -12,7 +12,7 @@ Array = Any
 
 
 def align(*pairs: tuple[Array, int]) -> tuple[Array, ...]:
-    """Each (array, number of its own trailing axes) with as many leading axes as the deepest; new ones have length 1."""
+    """Each (array, number of its own trailing axes) with as many leading axes as the deepest, new ones of length 1."""
     depth = max(x.ndim - core for x, core in pairs)
     return tuple(x[(None,) * (depth - (x.ndim - core))] if x.ndim - core < depth else x for x, core in pairs)
 

@@ -1,7 +1,7 @@
 """Checks at the door, in the caller's words; inside nothing is checked twice.
 
-Structure (types, shapes, dtypes) is always checked: it costs nothing and works under `jit` and `compile`. Values are checked when
-they can be looked at and the layer's `check` is on.
+Structure (types, shapes, dtypes) is always checked: it costs nothing and works under `jit` and `compile`. Values are
+checked when they can be looked at and the layer's `check` is on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def check_structure(predicted: Gaussian, old: Gaussian) -> None:
     _check_one("old", old)
     if type(predicted) is not type(old):
         raise ValueError(
-            f"predicted is a {type(predicted).__name__} and old a {type(old).__name__}; they must have the same structure"
+            f"predicted is a {type(predicted).__name__} and old a {type(old).__name__}; "
+            "they must have the same structure"
         )
     if predicted.dim != old.dim:
         raise ValueError(f"old policy has {old.dim} action dimensions, predicted has {predicted.dim}")
@@ -36,9 +37,7 @@ def check_structure(predicted: Gaussian, old: Gaussian) -> None:
             f"predicted is {_dtype(predicted.mean)} and old {_dtype(old.mean)}; convert them to one floating-point type"
         )
     if predicted.batch_shape != old.batch_shape and not _broadcasts(predicted.batch_shape, old.batch_shape):
-        raise ValueError(
-            f"batch shapes do not fit: predicted has {predicted.batch_shape}, old has {old.batch_shape}"
-        )
+        raise ValueError(f"batch shapes do not fit: predicted has {predicted.batch_shape}, old has {old.batch_shape}")
 
 
 def _framework(x: Array) -> str:
@@ -127,7 +126,9 @@ def _as_array(name: str, value: Array, like: Gaussian) -> Array:
     if is_torch(value) != is_torch(like.mean) or is_jax(value) != is_jax(like.mean):
         raise ValueError(f"{name} is a {_framework(value)} array and the policy's are {_framework(like.mean)} arrays")
     if tuple(value.shape) not in ((), like.batch_shape):
-        raise ValueError(f"{name} must be a number or have the batch shape {like.batch_shape}; got {tuple(value.shape)}")
+        raise ValueError(
+            f"{name} must be a number or have the batch shape {like.batch_shape}; got {tuple(value.shape)}"
+        )
     return value if value.dtype == like.mean.dtype else namespace(like.mean).astype(value, like.mean.dtype)
 
 
@@ -149,7 +150,8 @@ def _show(value: Any) -> str:
 def check_values(predicted: Gaussian, old: Gaussian) -> None:
     """Finite parameters, positive standard deviations, lower triangular factors with a positive diagonal.
 
-    Two numbers say whether all is well: one sum of everything and the smallest scale. What is wrong is looked for only then.
+    Two numbers say whether all is well: one sum of everything and the smallest scale. What is wrong is looked for only
+    then.
     """
     if not has_values(predicted.mean, predicted.scale, old.mean, old.scale):
         return
@@ -179,7 +181,8 @@ def _check_scale(name: str, p: Gaussian) -> None:
         return
     lowest = float(xp.min(diag))
     if not lowest > 0.0:
-        what = "std must be positive" if isinstance(p, DiagGaussian) else "chol is singular: its diagonal must be positive"
+        diag_words, full_words = "std must be positive", "chol is singular: its diagonal must be positive"
+        what = diag_words if isinstance(p, DiagGaussian) else full_words
         raise ValueError(f"{name}.{what}; the smallest entry is {lowest:g}")
     if isinstance(p, FullGaussian) and bool(xp.any(p.chol * (1.0 - lower_mask(p.chol)) != 0.0)):
         raise ValueError(f"{name}.chol must be lower triangular; it has entries above the diagonal")

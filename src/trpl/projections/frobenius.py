@@ -1,7 +1,7 @@
 """Frobenius projection of the covariance (paper, section 4.2 and appendix).
 
-Covariances are interpolated: Σ̃ = (Σ + η Σ_old)/(1 + η), η = √(distance/ε) − 1, with the distance plain or whitened by Σ_old. The plain
-one depends on the actions' units and is unstable for small covariances, as the paper says.
+Covariances are interpolated: Σ̃ = (Σ + η Σ_old)/(1 + η), η = √(distance/ε) − 1, with the distance plain or whitened by
+Σ_old. The plain one depends on the actions' units and is unstable for small covariances, as the paper says.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Array = Any
 
 
 def project_cov(predicted: Gaussian, old: Gaussian, *, outside: Array, weight: Array) -> Array:
-    """Standard deviations or Cholesky factors a share `weight` of the way from old to predicted where `outside`; else the predicted."""
+    """The scale a share `weight` of the way from old to predicted where `outside`; else the predicted one."""
     xp = namespace(predicted.scale)
     core = 1 if isinstance(predicted, DiagGaussian) else 2
     p, q, weight, outside = align((predicted.scale, core), (old.scale, core), (weight, 0), (outside, 0))

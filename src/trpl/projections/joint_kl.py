@@ -2,17 +2,19 @@
 
     min KL(π̃‖π)  subject to  KL(π̃‖π_old) ≤ ε  and  H(π̃) ≥ β (or = β).
 
-Whitened by the old policy, with A = M⁻¹ − I the predicted precision minus the old and m the mean's shift, the dual's solution is
+Whitened by the old policy, with A = M⁻¹ − I the predicted precision minus the old and m the mean's shift, the dual's
+solution is
 
     Q = I + xA,    covariance k Q⁻¹,    mean m̃ = m − (1 − x) Q⁻¹m,
 
-where x = 1/(1 + η) and k = 1 + ω/(1 + η) stand for the multipliers of the KL and of the entropy. For given x the entropy fixes k:
+where x = 1/(1 + η) and k = 1 + ω/(1 + η) stand for the multipliers of the KL and of the entropy. For given x the
+entropy fixes k:
 
     log k = (2/d)(β − H_old) + (1/d) log|Q|,  at least 0 for the inequality.
 
-The dual, minimised over ω, is convex in η, and its derivative is ε − KL: so KL(x, k(x)) increases in x, and the two-dimensional
-problem is one bracketed root. Eigenvalues only find that root; the gradient comes from one Newton step in which x alone is held
-constant, on the KL of the Cholesky factor that is returned.
+The dual, minimised over ω, is convex in η, and its derivative is ε − KL: so KL(x, k(x)) increases in x, and the
+two-dimensional problem is one bracketed root. Eigenvalues only find that root; the gradient comes from one Newton step
+in which x alone is held constant, on the KL of the Cholesky factor that is returned.
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ def project(
     core = 1 if diag else 2
     shift = whiten(old, predicted.mean - old.mean)
     log_scale = bound if entropy is None else (2.0 / old.dim) * (entropy - entropy_of(old))
-    excess = _diag_excess(predicted.std, old.std) if diag else _full_excess(predicted.chol, old.chol)
+    excess = _diag_excess(predicted.scale, old.scale) if diag else _full_excess(predicted.scale, old.scale)
     excess, p, q, shift, bound, log_scale = broadcast(
         (excess, core), (predicted.scale, core), (old.scale, core), (shift, 1), (bound, 0), (log_scale, 0)
     )

@@ -1,13 +1,13 @@
 """KL projection of the covariance (paper, section 4.2 and appendix): numerical root, derivative by hand.
 
-Whitened by the old policy, with V = L_p⁻¹L_q and A = VᵀV − I (predicted precision minus old), the projected precision is
-P(x) = I + xA, x = 1/(1 + η) in (0, 1], and the constraint a sum over the eigenvalues a of A, u = xa:
+Whitened by the old policy, with V = L_p⁻¹L_q and A = VᵀV − I (predicted precision minus old), the projected precision
+is P(x) = I + xA, x = 1/(1 + η) in (0, 1], and the constraint a sum over the eigenvalues a of A, u = xa:
 
     KL(x) = ½ Σ (log(1 + u) − u/(1 + u)) = ε,    x KL′(x) = ½ Σ (u/(1 + u))².
 
-With W the projected factor as the old policy sees it (WWᵀ = P⁻¹, L̃ = L_qW) and N = I − WᵀW, all derivatives are short. Let
-S = ½(Φ + Φᵀ)(L̃ᵀḠ) be the cotangent of L̃ seen on P, and S⊥ = S − (⟨S, N⟩/‖N‖²) N its part along the bound's surface: x moves so
-as to remove the rest. Then with Y = L_p⁻¹L̃ and Z = L_p⁻ᵀYS⊥
+With W the projected factor as the old policy sees it (WWᵀ = P⁻¹, L̃ = L_qW) and N = I − WᵀW, all derivatives are short.
+Let S = ½(Φ + Φᵀ)(L̃ᵀḠ) be the cotangent of L̃ seen on P, and S⊥ = S − (⟨S, N⟩/‖N‖²) N its part along the bound's
+surface: x moves so as to remove the rest. Then with Y = L_p⁻¹L̃ and Z = L_p⁻ᵀYS⊥
 
     L̄_p = 2x ZYᵀ,    L̄_q = (Ḡ − 2x Z)Wᵀ,    ε̄ = −2⟨S, N⟩/‖N‖²,    each on its lower triangle.
 """
@@ -51,7 +51,7 @@ def kl_of_factor(factor: Array) -> Array:
 
 
 def _start(eigenvalues: Array, bound: Array, outside: Array) -> Array:
-    """A first x: the quadratic model KL ≈ ¼ x²‖a‖², but no more than the smallest eigenvalue alone allows; 1 where not outside.
+    """A first x where `outside`: the quadratic model KL ≈ ¼ x²‖a‖², but no more than the smallest eigenvalue allows.
 
     For one eigenvalue a < 0 the root is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
     """
@@ -184,7 +184,7 @@ _project_full = Rule(_full_forward, _full_backward)
 
 
 def project_cov(predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
-    """Standard deviations or Cholesky factors with KL = ε to the old covariance where `outside`; else the predicted ones."""
+    """The scale with KL = ε to the old covariance where `outside`; else the predicted one."""
     rule, core = (_project_diag, 1) if isinstance(predicted, DiagGaussian) else (_project_full, 2)
     return rule(*align((predicted.scale, core), (old.scale, core), (bound, 0), (outside, 0)))
 
@@ -192,9 +192,9 @@ def project_cov(predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Ar
 def multiplier(predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
     """η = 1/x − 1, and 0 where nothing is projected."""
     if isinstance(predicted, DiagGaussian):
-        eigenvalues = _excess_precision(predicted.std, old.std)
+        eigenvalues = _excess_precision(predicted.scale, old.scale)
     else:
-        change = solve_triangular(predicted.chol, old.chol - predicted.chol)
+        change = solve_triangular(predicted.scale, old.scale - predicted.scale)
         eigenvalues = namespace(change).linalg.eigvalsh(change + change.mT + change.mT @ change)
     eigenvalues, bound, outside = align((eigenvalues, 1), (bound, 0), (outside, 0))
     return 1.0 / kl_root(eigenvalues, bound, outside) - 1.0

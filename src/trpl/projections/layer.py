@@ -23,8 +23,8 @@ Array = Any
 class Audit(NamedTuple):
     """What a projection did, state by state.
 
-    `before` and `after` are the distances of the predicted and the projected policy from the old one; a multiplier is 0, and a mask
-    False, where the bound did not bind. `entropy_multiplier` is that of the joint projection, else None.
+    `before` and `after` are the distances of the predicted and the projected policy from the old one; a multiplier is
+    0, and a mask False, where the bound did not bind. `entropy_multiplier` is that of the joint projection, else None.
     """
 
     before: Parts

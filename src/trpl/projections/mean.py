@@ -1,4 +1,4 @@
-"""Projection of the mean, shared by all trust regions (paper, section 4.1), and the step length that it shares with the others."""
+"""Projection of the mean (paper, section 4.1), and the step length that it shares with the closed forms."""
 
 from __future__ import annotations
 

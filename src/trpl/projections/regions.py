@@ -1,7 +1,7 @@
 """The trust regions: what is measured, and how a policy is brought back inside.
 
-A region with separate bounds is a metric and a covariance projection; the mean's projection is shared. Each is a frozen value, so
-layers of any framework can hold it as configuration.
+A region with separate bounds is a metric and a covariance projection; the mean's projection is shared. Each is a frozen
+value, so layers of any framework can hold it as configuration.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Wasserstein-2 projection of the covariance, scaled by the old one (paper, section 4.2 and appendix).
 
-Square roots are interpolated: S̃ = (S + η S_old)/(1 + η), η = √(distance/ε) − 1. In the commuting form S is the symmetric root of the
-covariance itself, as in the paper. In the exact form it is the root of the whitened covariance M = L_q⁻¹ΣL_q⁻ᵀ: the optimal transport
-from I to M is M^½, so the ball's nearest point lies on the geodesic I + t(M^½ − I), with no assumption that anything commutes. For
-diagonal covariances the two are one.
+Square roots are interpolated: S̃ = (S + η S_old)/(1 + η), η = √(distance/ε) − 1. In the commuting form S is the
+symmetric root of the covariance itself, as in the paper. In the exact form it is the root of the whitened covariance M
+= L_q⁻¹ΣL_q⁻ᵀ: the optimal transport from I to M is M^½, so the ball's nearest point lies on the geodesic I + t(M^½ −
+I), with no assumption that anything commutes. For diagonal covariances the two are one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = Any
 
 
 def project_cov(predicted: Gaussian, old: Gaussian, *, outside: Array, weight: Array, form: Form) -> Array:
-    """Standard deviations or Cholesky factors a share `weight` of the way from old to predicted where `outside`; else the predicted."""
+    """The scale a share `weight` of the way from old to predicted where `outside`; else the predicted one."""
     xp = namespace(predicted.scale)
     core = 1 if isinstance(predicted, DiagGaussian) else 2
     p, q, weight, outside = align((predicted.scale, core), (old.scale, core), (weight, 0), (outside, 0))

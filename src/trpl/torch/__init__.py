@@ -1,7 +1,7 @@
 """Trust-region layers for PyTorch: `nn.Module`s that take and return Gaussians or `torch.distributions`.
 
-    layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
-    projected = layer(predicted, old)
+layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
+projected = layer(predicted, old)
 """
 
 from trpl.backend import prepare_torch

@@ -14,7 +14,7 @@ def from_distribution(p: Gaussian | Distribution, name: str) -> Gaussian:
     if isinstance(p, Independent) and isinstance(p.base_dist, Normal):
         if p.reinterpreted_batch_ndims != 1:
             raise ValueError(
-                f"{name} must have one event dimension, Independent(Normal(...), 1); it has {p.reinterpreted_batch_ndims}"
+                f"{name} must have one event dimension, Independent(Normal(...), 1), not {p.reinterpreted_batch_ndims}"
             )
         return DiagGaussian(p.base_dist.loc, p.base_dist.scale)
     if isinstance(p, MultivariateNormal):

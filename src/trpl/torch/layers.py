@@ -1,8 +1,8 @@
 """The projections as PyTorch modules.
 
-Bounds given as numbers are plain attributes; bounds given as tensors are buffers, and as `nn.Parameter` parameters: they move with
-the module and are part of its state. `check=False` leaves out the look at values at the door, for hot loops; under `torch.compile`
-and `torch.func.vmap` there is none anyway, because there are no values to look at.
+Bounds given as numbers are plain attributes; bounds given as tensors are buffers, and as `nn.Parameter` parameters:
+they move with the module and are part of its state. `check=False` leaves out the look at values at the door, for hot
+loops; under `torch.compile` and `torch.func.vmap` there is none anyway, because there are no values to look at.
 """
 
 from __future__ import annotations
@@ -106,9 +106,7 @@ class _Separate(nn.Module):
 class KLProjection(_Separate):
     """Reverse KL: ½ Mahalanobis² of the mean within `mean_bound`, the covariance part of the KL within `cov_bound`."""
 
-    def __init__(
-        self, mean_bound: Bound, cov_bound: Bound, *, entropy_first: bool = False, check: bool = True
-    ) -> None:
+    def __init__(self, mean_bound: Bound, cov_bound: Bound, *, entropy_first: bool = False, check: bool = True) -> None:
         super().__init__(KL(), mean_bound=mean_bound, cov_bound=cov_bound, entropy_first=entropy_first, check=check)
 
 
@@ -175,7 +173,7 @@ class JointKLProjection(nn.Module):
         min_entropy: Bound | None = None,
         entropy: Bound | None = None,
     ) -> Any:
-        """The nearest policy to the prediction within the bound that meets the entropy; arguments replace the layer's."""
+        """The nearest policy within the bound that meets the entropy; arguments replace the layer's."""
         solution = core.project_jointly(
             from_distribution(predicted, "predicted"),
             from_distribution(old, "old"),

@@ -1,0 +1,65 @@
+# Everything sets up its own virtual environment from constraints.txt; only Python 3.11 or newer and make are needed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# PyTorch first, by its exact version: a range would fetch the newest build with its CUDA packages.
+TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: train test check lint bench docs stress clean help
+
+help:
+	@echo "make train   train a KL policy on Hopper for a minute or two and draw its learning curve"
+	@echo "make test    everything that must pass: lint, types, import contracts, all tests"
+	@echo "make check   the same without the slow tests"
+	@echo "make bench   time of the layers and of training, as tables and JSON in bench/"
+	@echo "make docs    the documentation site in site/"
+	@echo "make stress  random and adversarial inputs, fuzzed files, kills and resumes (about an hour)"
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing the trainer (about half a minute)"
+	$(PIP) -e ".[train]"
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing everything (one or two minutes)"
+	$(PIP) $(TORCH)
+	$(PIP) -e ".[dev]"
+	@touch $@ $(VENV)/.train
+
+train: $(VENV)/.train
+	$(ONE_THREAD) $(BIN)/trpl train kl Hopper-v4 --steps 150000 --out runs/first --overwrite
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+test: lint
+	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal
+
+check: lint
+	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+bench: $(VENV)/.dev
+	@mkdir -p bench
+	$(BIN)/python benchmarks/layers.py --out bench/layers.json
+	$(BIN)/python benchmarks/training.py --out bench/training.json
+	$(BIN)/python benchmarks/sweep.py --out bench/sweep.json
+	$(BIN)/python benchmarks/report.py --out bench/report.json
+	$(BIN)/python benchmarks/integrations.py --out bench/integrations.json
+
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+stress: $(VENV)/.dev
+	$(ONE_THREAD) $(BIN)/python -m trpl_stress
+
+clean:
+	rm -rf $(VENV) build dist site bench .pytest_cache .ruff_cache .hypothesis
