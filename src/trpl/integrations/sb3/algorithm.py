@@ -1,7 +1,7 @@
 """The update of the paper (Algorithm 2) inside Stable-Baselines3's on-policy loop.
 
-Collection is Stable-Baselines3's own: the network acts, actions are clipped to the action space before `env.step`, and the buffer
-and the log-densities hold the raw ones.
+Collection is Stable-Baselines3's own: the network acts, actions are clipped to the action space before `env.step`, and
+the buffer and the log-densities hold the raw ones.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ class Samples(NamedTuple):
 class TRPL(OnPolicyAlgorithm):
     """Policy gradient through a differentiable trust-region layer.
 
-    The defaults are the paper's table of MuJoCo hyperparameters. `projection` is "kl", "w2", "frobenius" or "kl-joint" (one bound,
-    the sum of the two), `projection_kwargs` go to the layer (`form`, `whitened`, `entropy_first`, ...). With an `entropy_schedule`
-    the policy's entropy is held above (`entropy_equality`: at) β, which goes from that of the first policy to `target_entropy` per
-    action dimension. `policy_kwargs` take `covariance="full"` and `contextual=True` besides what `ActorCriticPolicy` takes.
+    The defaults are the paper's table of MuJoCo hyperparameters. `projection` is "kl", "w2", "frobenius" or "kl-joint"
+    (one bound, the sum of the two); `projection_kwargs` go to the layer (`form`, `whitened`, `entropy_first`). With an
+    `entropy_schedule` the entropy is held above β (with `entropy_equality`: at β), which goes from that of the first
+    policy to `target_entropy` per action dimension. `policy_kwargs` take `covariance="full"` and `contextual=True` too,
+    besides what `ActorCriticPolicy` takes. The old policy of an update is the network as it collected the rollout, so a
+    saved model holds it.
     """
 
     policy: MlpPolicy
@@ -137,7 +139,8 @@ class TRPL(OnPolicyAlgorithm):
     def _make_layer(self) -> Any:
         """The layer with its bounds as tensors, which spares their conversion at every call."""
         if self.projection == "kl-joint":
-            return JointKLProjection(torch.tensor(self.mean_bound + self.cov_bound), check=False, **self.projection_kwargs)
+            bound = torch.tensor(self.mean_bound + self.cov_bound)
+            return JointKLProjection(bound, check=False, **self.projection_kwargs)
         make = SEPARATE[self.projection]
         return make(torch.tensor(self.mean_bound), torch.tensor(self.cov_bound), check=False, **self.projection_kwargs)
 
@@ -223,7 +226,7 @@ class TRPL(OnPolicyAlgorithm):
         return float(loss)
 
     def _fit_policy(self, samples: Samples, constraint: dict[str, Tensor]) -> tuple[float, float]:
-        """Maximise the surrogate of the projected policy minus α times the penalty (eq. 12); both of the last minibatch."""
+        """Maximise surrogate − α · penalty of the projected policy (eq. 12); both as in the last minibatch."""
         policy, layer = self.policy, self.layer
         surrogate = penalty = torch.zeros(())
         for batch in self._minibatches(samples, self.n_epochs):
@@ -242,7 +245,7 @@ class TRPL(OnPolicyAlgorithm):
         return -float(surrogate), float(penalty)
 
     def _entropy_target(self, old: Gaussian) -> Tensor | None:
-        """β of this update, or None without control; progress is the share of the steps that were done before this rollout."""
+        """β of this update, or None without control; progress is the share of steps done before this rollout."""
         if self.initial_entropy is None:
             self.initial_entropy = float(entropy(old).mean())
         if self.entropy_schedule == "none":

@@ -64,8 +64,8 @@ class GaussianDistribution(Distribution):
 class MlpPolicy(ActorCriticPolicy):
     """A Gaussian policy with a diagonal or full covariance, one for all states or one per state (`contextual`).
 
-    std = softplus(raw + shift) + 1e-5, initially exp(log_std_init); a full covariance is given by its Cholesky factor, whose
-    diagonal goes through the same map. Everything else is as in `ActorCriticPolicy`.
+    std = softplus(raw + shift) + 1e-5, initially exp(log_std_init); a full covariance is given by its Cholesky factor,
+    whose diagonal goes through the same map. Everything else is as in `ActorCriticPolicy`.
     """
 
     def __init__(
@@ -84,9 +84,7 @@ class MlpPolicy(ActorCriticPolicy):
         if covariance not in COVARIANCES:
             raise ValueError(f"covariance must be one of {', '.join(COVARIANCES)}, not {covariance!r}")
         if share_features_extractor:
-            raise ValueError(
-                "share_features_extractor must be False: the value function is fitted apart from the policy, and would move it"
-            )
+            raise ValueError("share_features_extractor must be False: fitting the value function would move the policy")
         if optimizer_kwargs is None and optimizer_class is torch.optim.Adam:
             optimizer_kwargs = {"eps": 1e-5, "fused": True}
         self.covariance, self.contextual = covariance, contextual
@@ -143,7 +141,7 @@ class MlpPolicy(ActorCriticPolicy):
             found.append(self.spread)
         if {*map(id, self.parameters())} != {*map(id, found), *map(id, self.value_parameters())}:
             raise ValueError(
-                "a custom mlp_extractor must keep its layers in `policy_net` and `value_net`: each has an optimiser of its own"
+                "a custom mlp_extractor must keep its layers in `policy_net` and `value_net`: each has its optimiser"
             )
         return found
 

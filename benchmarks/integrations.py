@@ -1,0 +1,108 @@
+"""The adapters beside their hosts: learning, speed, latency.
+
+    python benchmarks/integrations.py learning     Pendulum-v1, TRPL and PPO in Stable-Baselines3, three seeds each
+    python benchmarks/integrations.py speed        HalfCheetah-v5, steps per second, defaults of both
+    python benchmarks/integrations.py latency      one action of an exported 64 × 64 policy
+
+One thread; speed in processor time, TRPL and PPO by turns.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecNormalize
+
+from trpl.integrations.sb3 import TRPL
+
+PENDULUM = {"n_steps": 256, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3, "batch_size": 64, "n_epochs": 10}
+PENDULUM_ENVS = 4  # with n_steps: 1024 steps to an update
+CONTENDERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "ppo": (PPO, PENDULUM),
+    "trpl": (TRPL, PENDULUM | {"n_epochs": 20, "learning_rate": 3e-4, "learning_rate_vf": 1e-3}),
+}
+
+
+def learning(*, num_steps: int, num_seeds: int) -> None:
+    """Noise-free return over 100 episodes after training; 64 × 64 networks, observations and rewards normalised."""
+    found: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    for seed in range(num_seeds):
+        for name in CONTENDERS:
+            started = time.perf_counter()
+            found[name].append(pendulum_return(name, seed=seed, num_steps=num_steps))
+            print(f"{name:5} seed {seed}  {found[name][-1]:8.1f}  {time.perf_counter() - started:.0f} s", flush=True)
+    for name, returns in found.items():
+        print(f"{name:5} mean {np.mean(returns):8.1f}  over {num_seeds} seeds, {num_steps} steps")
+
+
+def pendulum_return(name: str, *, seed: int, num_steps: int) -> float:
+    algorithm, settings = CONTENDERS[name]
+    env = VecNormalize(make_vec_env("Pendulum-v1", n_envs=PENDULUM_ENVS, seed=seed), gamma=settings["gamma"])
+    model = algorithm("MlpPolicy", env, seed=seed, device="cpu", **settings).learn(num_steps)
+    test = VecNormalize(make_vec_env("Pendulum-v1", seed=10_000 + seed), training=False, norm_reward=False)
+    test.obs_rms = env.obs_rms
+    return float(evaluate_policy(model, test, n_eval_episodes=100)[0])
+
+
+def speed(*, num_rollouts: int = 2, repeats: int = 3) -> None:
+    """Environment steps per second of processor time; per 2048 steps PPO makes 320 updates, TRPL 1280 + 640."""
+    for projection in ("kl", "w2", "frobenius"):
+        models = [PPO("MlpPolicy", "HalfCheetah-v5", seed=0, device="cpu")]
+        models.append(TRPL("MlpPolicy", "HalfCheetah-v5", projection=projection, seed=0, device="cpu"))
+        rates: list[list[float]] = []
+        for _ in range(repeats + 1):
+            rates.append([])
+            for model in models:
+                started, steps = time.process_time(), num_rollouts * 2048
+                model.learn(steps)
+                rates[-1].append(steps / (time.process_time() - started))
+        ppo, trpl = np.median(rates[1:], axis=0)  # the first round warms up
+        print(f"{projection:10} PPO {ppo:6.0f}  TRPL {trpl:6.0f} steps/s  ratio {trpl / ppo:.2f}", flush=True)
+
+
+def latency(*, num_calls: int = 20_000) -> None:
+    """Time of one action in onnxruntime, normaliser included: one thread, 17 numbers in, 6 out."""
+    from trpl.integrations.export import export
+    from trpl.integrations.onnx import session
+
+    env = VecNormalize(make_vec_env("HalfCheetah-v5"))
+    model = TRPL("MlpPolicy", env, seed=0, device="cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        run = session(export(model, Path(folder) / "policy.onnx", vec_normalize=env)).run
+    observation = np.zeros((1, 17), np.float32)
+    times = np.empty(num_calls)
+    for i in range(num_calls):
+        started = time.perf_counter()
+        run(None, {"observation": observation})
+        times[i] = time.perf_counter() - started
+    microseconds = np.percentile(times * 1e6, [50, 95])
+    print(f"onnxruntime, 64 × 64 policy: median {microseconds[0]:.1f} µs, 95th percentile {microseconds[1]:.1f} µs")
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("learning", "speed", "latency"))
+    parser.add_argument("--steps", type=int, default=200_000)
+    parser.add_argument("--seeds", type=int, default=3)
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", module="gymnasium")
+    if args.what == "learning":
+        learning(num_steps=args.steps, num_seeds=args.seeds)
+    elif args.what == "speed":
+        speed()
+    else:
+        latency()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,166 @@
+"""To the robot: a trained policy as one file with its observation normaliser inside.
+
+    export("runs/HalfCheetah-v4/kl/seed-0", "policy.onnx")                  a run of `trpl train`
+    export(model, "policy.onnx", vec_normalize=env)                         a model of Stable-Baselines3
+
+What is exported is the noise-free policy: raw observation in, mean action out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trpl.errors import ExportError
+from trpl.policies import load_policy
+from trpl.policies.storage import newest_checkpoint, read_checkpoint
+
+FORMATS = {".onnx": "onnx", ".pt": "torch", ".npz": "npz"}
+NUM_CHECKED, TOLERANCE = 10_000, 1e-5
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "elu": lambda x: np.where(x > 0.0, x, np.expm1(np.minimum(x, 0.0))),
+    "identity": lambda x: x,
+}
+
+
+class Layer(NamedTuple):
+    weight: np.ndarray  # [in, out]
+    bias: np.ndarray
+    activation: str  # a key of ACTIVATIONS
+
+
+class Deployable(NamedTuple):
+    """What acts: clip((x − shift)/scale, ± clip), the layers, the action held within low and high; None leaves out."""
+
+    layers: tuple[Layer, ...]
+    shift: np.ndarray | None = None  # float64, as the statistics are
+    scale: np.ndarray | None = None
+    clip: float | None = None
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+    @property
+    def obs_size(self) -> int:
+        return self.layers[0].weight.shape[0]
+
+    @property
+    def action_size(self) -> int:
+        return self.layers[-1].bias.shape[0]
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        """Mean actions for raw observations [..., obs], float32."""
+        x = np.asarray(observations, np.float32)
+        if self.shift is not None:
+            x = (x - self.shift) / self.scale
+        if self.clip is not None:
+            x = np.clip(x, -self.clip, self.clip)
+        x = x.astype(np.float32)
+        for weight, bias, activation in self.layers:
+            x = ACTIVATIONS[activation](x @ weight + bias)
+        return x if self.low is None else np.clip(x, self.low, self.high)
+
+
+class Source(NamedTuple):
+    """A policy to export, and its own host's answer to compare the file with."""
+
+    policy: Deployable
+    reference: Callable[[np.ndarray], np.ndarray]
+
+
+def export(run: Any, path: str | Path, *, format: str | None = None, vec_normalize: Any = None) -> Path:
+    """Write the policy of `run` to `path`; the format is that of the ending unless given ("onnx", "torch", "npz").
+
+    `run` is a run folder, or a trained on-policy model of Stable-Baselines3, whose `VecNormalize` is given as
+    `vec_normalize`. The file is checked against the policy itself on 10,000 observations. "torch" writes a script too.
+    """
+    path = Path(path)
+    format = format or FORMATS.get(path.suffix)
+    if format not in FORMATS.values():
+        known = ", ".join(FORMATS.values())
+        raise ExportError(f"{path.name} does not end in {', '.join(FORMATS)}: name the format, one of {known}")
+    source = read(run, vec_normalize=vec_normalize)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if format == "onnx":
+        from trpl.integrations import onnx
+
+        onnx.write(source.policy, path)
+        exported = onnx.load(path)
+    elif format == "torch":
+        from trpl.integrations import torch_script
+
+        torch_script.write(source.policy, path)
+        exported = torch_script.load(source.policy, path)
+    else:
+        write_npz(source.policy, path)
+        exported = load_npz(path)
+    check(exported, source, name=str(path))
+    return path
+
+
+def read(run: Any, *, vec_normalize: Any = None) -> Source:
+    """The policy in a run folder or in a model."""
+    if not isinstance(run, str | Path):
+        from trpl.integrations.sb3.deployment import from_model
+
+        return Source(*from_model(run, vec_normalize))
+    if vec_normalize is not None:
+        raise ExportError("vec_normalize is for models of Stable-Baselines3; a run has a normaliser of its own")
+    return Source(from_run(run), load_policy(run))
+
+
+def from_run(run: str | Path) -> Deployable:
+    """The policy in the newest sound checkpoint of a run folder."""
+    arrays, meta = read_checkpoint(newest_checkpoint(run), part="policy")
+    num_hidden = sum(name.startswith("layer") and name.endswith("/weight") for name in arrays)
+    names = [*((f"layer{i}", "tanh") for i in range(num_hidden)), ("mean", "identity")]
+    return Deployable(
+        tuple(Layer(arrays[f"{name}/weight"], arrays[f"{name}/bias"], activation) for name, activation in names),
+        shift=arrays["observation/shift"],
+        scale=arrays["observation/scale"],
+        clip=meta["observation_clip"],
+    )
+
+
+def observations_to_check(policy: Deployable, rng: np.random.Generator) -> np.ndarray:
+    """Observations as training saw them, and three times as far out."""
+    noise = 3.0 * rng.standard_normal((NUM_CHECKED, policy.obs_size))
+    if policy.shift is not None:
+        noise = policy.shift + policy.scale * noise
+    return noise.astype(np.float32)
+
+
+def check(exported: Callable[[np.ndarray], np.ndarray], source: Source, *, name: str) -> None:
+    """Refuse a file whose actions differ from the policy's by more than 1e-5 (of the action, where that is above 1)."""
+    observations = observations_to_check(source.policy, np.random.default_rng(0))
+    wanted, found = source.reference(observations), exported(observations)
+    error = float(np.max(np.abs(found - wanted) / np.maximum(1.0, np.abs(wanted))))
+    if not error <= TOLERANCE:
+        raise ExportError(f"{name} does not act as the policy does: actions differ by up to {error:.2g}")
+
+
+def write_npz(policy: Deployable, path: Path) -> None:
+    """Arrays by name: layer<i>/weight [in, out], /bias, /activation; shift, scale, clip, low, high where they apply."""
+    arrays: dict[str, Any] = {
+        name: value for name, value in policy._asdict().items() if name != "layers" and value is not None
+    }
+    for i, layer in enumerate(policy.layers):
+        arrays |= {f"layer{i}/{name}": np.asarray(value) for name, value in layer._asdict().items()}
+    with open(path, "wb") as file:  # np.savez would change the name
+        np.savez(file, **arrays)
+
+
+def load_npz(path: str | Path) -> Deployable:
+    """The policy that `write_npz` wrote; nothing in it is unpickled."""
+    with np.load(path, allow_pickle=False) as arrays:
+        count = sum(name.endswith("/weight") for name in arrays)
+        layers = tuple(
+            Layer(arrays[f"layer{i}/weight"], arrays[f"layer{i}/bias"], str(arrays[f"layer{i}/activation"]))
+            for i in range(count)
+        )
+        rest = {name: arrays[name] for name in ("shift", "scale", "clip", "low", "high") if name in arrays}
+    return Deployable(layers, **rest)

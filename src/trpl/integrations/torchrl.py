@@ -1,0 +1,198 @@
+"""TorchRL: the update as a loss module, the layer as a tensordict module, and a standard deviation that can be set.
+
+The old policy needs no copy of the network: the collector leaves the parameters of the policy that acted in the
+tensordict.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModuleBase, dispatch
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchrl.objectives.common import LossModule
+from torchrl.objectives.utils import ValueEstimators
+from torchrl.objectives.value import GAE
+
+from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, kl_parts
+from trpl.integrations.distributions import Split, split
+
+KEYS = ("loc", "scale", "old_loc", "old_scale")
+
+
+class SharedScale(nn.Module):
+    """mean → (mean, std) with one standard deviation for all states, std = exp(raw); the end of a policy network."""
+
+    def __init__(self, action_size: int, *, initial: float = 1.0) -> None:
+        super().__init__()
+        self.raw = nn.Parameter(torch.full((action_size,), initial).log())
+
+    def forward(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        return mean, self.raw.exp().expand_as(mean)
+
+    @torch.no_grad()
+    def set_(self, std: Tensor) -> None:
+        """Set the standard deviation: to the projected one, after the policy epochs."""
+        self.raw.copy_(std.log())
+
+
+class ProjectionModule(TensorDictModuleBase):
+    """A layer on tensordict keys: loc, scale, old_loc, old_scale → projected_loc, projected_scale.
+
+    A scale with one more axis than the mean is a Cholesky factor. Keyword arguments are overrides of the layer's call.
+    """
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        *,
+        in_keys: Sequence[NestedKey] = KEYS,
+        out_keys: Sequence[NestedKey] = ("projected_loc", "projected_scale"),
+        **overrides: Any,
+    ) -> None:
+        super().__init__()
+        self.layer, self.overrides = layer, overrides
+        self.in_keys, self.out_keys = list(in_keys), list(out_keys)
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        loc, scale, old_loc, old_scale = (tensordict.get(key) for key in self.in_keys)
+        kind = DiagGaussian if scale.ndim == loc.ndim else FullGaussian
+        projected = self.layer(kind(loc, scale), kind(old_loc, old_scale), **self.overrides)
+        for key, value in zip(self.out_keys, projected, strict=True):
+            tensordict.set(key, value)
+        return tensordict
+
+
+class TRPLLoss(LossModule):
+    """−E[ratio of the projected policy · A] + α · penalty, and the squared error of the value function.
+
+    `actor_network` is a `ProbabilisticActor` over an Independent Normal, a MultivariateNormal or a squashed one of these.
+    The parameters of its distribution as of collection must be in the tensordict, where the collector leaves them.
+    `shared_covariance` says that the scale is the same for all states: it is solved once, the penalty is on the mean
+    alone, and after the policy epochs it is to be set to that of `projected(tensordict)`. `entropy` and `min_entropy`,
+    None at first, are attributes to be set as a schedule wants.
+    """
+
+    @dataclasses.dataclass
+    class _AcceptedKeys:
+        advantage: NestedKey = "advantage"
+        value_target: NestedKey = "value_target"
+        value: NestedKey = "state_value"
+        sample_log_prob: NestedKey = "action_log_prob"
+        action: NestedKey = "action"
+        reward: NestedKey = "reward"
+        done: NestedKey = "done"
+        terminated: NestedKey = "terminated"
+
+    default_keys = _AcceptedKeys
+    tensor_keys: _AcceptedKeys
+    default_value_estimator = ValueEstimators.GAE
+    actor_network: ProbabilisticTensorDictSequential
+    critic_network: Any
+    actor_network_params: Any
+    critic_network_params: Any
+    target_actor_network_params: Any
+    target_critic_network_params: Any
+
+    def __init__(
+        self,
+        actor_network: ProbabilisticTensorDictSequential,
+        critic_network: Any,
+        *,
+        layer: nn.Module,
+        regression_weight: float = 8.0,
+        shared_covariance: bool = False,
+        normalize_advantage: bool = True,
+    ) -> None:
+        super().__init__()
+        self.convert_to_functional(actor_network, "actor_network")
+        self.convert_to_functional(critic_network, "critic_network")
+        self.layer = layer
+        self.regression_weight, self.shared_covariance = regression_weight, shared_covariance
+        self.normalize_advantage = normalize_advantage
+        self.min_entropy: float | None = None
+        self.entropy: float | None = None
+        self.set_keys(sample_log_prob=actor_network.log_prob_keys[0], action=actor_network.dist_sample_keys[0])
+        self.out_keys = ["loss_objective", "loss_penalty", "loss_critic", "kl", "entropy"]
+
+    def _set_in_keys(self) -> None:
+        keys = self.tensor_keys
+        actor, critic = self.actor_network, self.critic_network
+        read = [keys.action, keys.sample_log_prob, keys.advantage, keys.value_target]
+        self.in_keys = list(dict.fromkeys([*actor.in_keys, *actor[-1].in_keys, *critic.in_keys, *read]))
+
+    def _forward_value_estimator_keys(self, **kwargs: Any) -> None:
+        if getattr(self, "_value_estimator", None) is not None:
+            names = ("advantage", "value_target", "value", "reward", "done", "terminated")
+            self._value_estimator.set_keys(**{name: getattr(self.tensor_keys, name) for name in names})
+        self._set_in_keys()
+
+    def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> TRPLLoss:
+        """GAE with this loss's value function; other estimators may be handed over or used beside it."""
+        if value_type not in (None, ValueEstimators.GAE):
+            return super().make_value_estimator(value_type, **hyperparams)
+        settings = {"gamma": 0.99, "lmbda": 0.95} | hyperparams
+        self.value_type = ValueEstimators.GAE
+        self._value_estimator = GAE(value_network=self.critic_network, **settings)
+        self._forward_value_estimator_keys()
+        return self
+
+    @dispatch
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """The terms of the loss, to be added up (`loss_*`), and the KL and entropy of what the network predicts."""
+        keys = self.tensor_keys
+        predicted, old = self._policies(tensordict)
+        projected = self._project(predicted.gaussian, old)
+        log_prob = predicted.rebuild(projected).log_prob(tensordict.get(keys.action))
+        ratio = torch.exp(log_prob - tensordict.get(keys.sample_log_prob))
+        advantage = tensordict.get(keys.advantage).squeeze(-1)
+        if self.normalize_advantage:
+            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        penalty = self.layer.penalty(predicted.gaussian, projected).mean()  # type: ignore[operator]
+        kl = kl_parts(predicted.gaussian.detached(), old)
+        return TensorDict(
+            {
+                "loss_objective": -(ratio * advantage).mean(),
+                "loss_penalty": self.regression_weight * penalty,
+                "loss_critic": self.loss_critic(tensordict),
+                "kl": (kl.mean + kl.cov).mean(),
+                "entropy": entropy(predicted.gaussian.detached()).mean(),
+            }
+        )
+
+    def loss_critic(self, tensordict: TensorDictBase) -> Tensor:
+        """Squared error of the value function, for loops that fit it apart."""
+        with self.critic_network_params.to_module(self.critic_network):
+            value = self.critic_network(tensordict.select(*self.critic_network.in_keys)).get(self.tensor_keys.value)
+        return F.mse_loss(value, tensordict.get(self.tensor_keys.value_target))
+
+    @torch.no_grad()
+    def projected(self, tensordict: TensorDictBase) -> Gaussian:
+        """The network's policy, projected: after the policy epochs a shared covariance is to be set to this one's."""
+        predicted, old = self._policies(tensordict)
+        return self._project(predicted.gaussian, old)
+
+    def _policies(self, tensordict: TensorDictBase) -> tuple[Split, Gaussian]:
+        """The policy that the network predicts, and the one that collected the data."""
+        old = split(self.actor_network.build_dist_from_params(tensordict)).gaussian
+        with self.actor_network_params.to_module(self.actor_network):
+            predicted = split(self.actor_network.get_dist(tensordict.select(*self.actor_network.in_keys)))
+        if not self.shared_covariance:
+            return predicted, old
+        return predicted._replace(gaussian=_with_one_scale(predicted.gaussian)), _with_one_scale(old)
+
+    def _project(self, predicted: Gaussian, old: Gaussian) -> Gaussian:
+        return self.layer(predicted, old, min_entropy=self.min_entropy, entropy=self.entropy)
+
+
+def _with_one_scale(p: Gaussian) -> Gaussian:
+    """The first state's covariance for all."""
+    num_event_axes = 1 if isinstance(p, DiagGaussian) else 2
+    return p.with_scale(p.scale[(0,) * (p.scale.ndim - num_event_axes)])
