@@ -42,7 +42,8 @@ def increasing_root(
 
     def bare(x: Array, unfinished: Array) -> tuple:
         following, residual = newton(x)
-        return xp.where(unfinished, following, x), unfinished & ~(xp.abs(residual) <= tolerance)
+        close = (xp.abs(residual) <= tolerance) & (following > 0.0)  # f may have a second root below 0
+        return xp.where(unfinished, following, x), unfinished & ~close
 
     def bracketed(x: Array, low: Array, high: Array, unfinished: Array) -> tuple:
         following, residual = newton(x)

@@ -115,7 +115,7 @@ def as_entropy(name: str, target: Array | None, like: Gaussian, *, check: bool) 
 
 def _as_array(name: str, value: Array, like: Gaussian) -> Array:
     """A number or an array of numbers per state, in the policy's framework and dtype."""
-    if isinstance(value, int | float | np.generic) and not isinstance(value, bool):
+    if isinstance(value, int | float | np.generic):
         return _full_like(float(value), like.mean)
     if not is_array(value):
         raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
