@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from trpl.rollouts.environments import Environment
+from trpl.rollouts.batches import make_environments
 from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
 
-ENVIRONMENT_STREAM, NOISE_STREAM = 101, 102  # third word of the seeds [seed, iteration or index, stream]
+NOISE_STREAM = 102  # third word of the seeds [seed, iteration, stream]
 
 
 class Actor(Protocol):
@@ -47,6 +47,7 @@ class Collector:
         env_id: str,
         *,
         num_envs: int = 1,
+        vectorisation: str = "sync",
         seed: int,
         discount: float = 0.99,
         normalise_observations: bool = True,
@@ -54,14 +55,10 @@ class Collector:
         normalise_rewards: bool = False,
         reward_clip: float | None = None,
     ):
-        if num_envs < 1:
-            raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         self.env_id, self.seed, self.num_envs = env_id, seed, num_envs
-        self.environments = [
-            Environment(env_id, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)
-        ]
-        self.observation_size = self.environments[0].observation_size
-        self.action_size = self.environments[0].action_size
+        self.environments = make_environments(env_id, num_envs=num_envs, seed=seed, vectorisation=vectorisation)
+        self.observation_size = self.environments.observation_size
+        self.action_size = self.environments.action_size
         self.normaliser = ObservationNormaliser(
             self.observation_size, clip=observation_clip, enabled=normalise_observations
         )
@@ -69,8 +66,7 @@ class Collector:
             num_envs, discount=discount, clip=reward_clip, enabled=normalise_rewards
         )
         self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, dtype=np.int64)
-        self._raw = np.stack([environment.begin() for environment in self.environments])
-        self._normalised = self.normaliser.observe(self._squeezed(self._raw))
+        self._begin()
 
     def collect(self, actor: Actor, *, num_steps: int, iteration: int) -> Rollout:
         """`num_steps` steps of every environment; exploration noise is a function of (seed, iteration)."""
@@ -83,22 +79,19 @@ class Collector:
         generator = np.random.default_rng([self.seed, iteration, NOISE_STREAM])
         noise = generator.standard_normal(actions.shape, dtype=np.float32)
 
-        # one environment: rows without the axis of environments, which NumPy handles faster
+        # one environment: rows without the axis of environments, which NumPy is faster with
         single = self.num_envs == 1
         seen, acted, noise = (x[:, 0] if single else x for x in (observations, actions, noise))
-        rows = list(enumerate(self.environments))
-        raw, current, sample, observe = self._raw, self._normalised, actor.sample, self.normaliser.observe
+        raw, current = self._raw, self._normalised
         raw_view = raw[0] if single else raw
+        sample, step, observe = actor.sample, self.environments.step, self.normaliser.observe
         for t in range(num_steps):
             seen[t] = current
             acted[t] = sample(current, noise[t])
-            for n, environment in rows:
-                observation, rewards[t, n], ends, stops = environment.step(actions[t, n])
-                if ends or stops:
-                    terminated[t, n], truncated[t, n] = ends, stops
-                    final_observations.append((t, n, self.normaliser(observation)))
-                    observation = environment.begin()
-                raw[n] = observation
+            for n, observation in step(
+                actions[t], observations=raw, rewards=rewards[t], terminated=terminated[t], truncated=truncated[t]
+            ):
+                final_observations.append((t, n, self.normaliser(observation)))
             current = observe(raw_view)
         self._normalised = current
 
@@ -130,11 +123,8 @@ class Collector:
             **_prefixed("observation_normaliser", self.normaliser.state()),
             **_prefixed("reward_normaliser", self.reward_normaliser.state()),
         }
-        meta: dict[str, Any] = {"env_id": self.env_id, "environments": []}
-        for n, environment in enumerate(self.environments):
-            arrays[f"actions.{n}"], environment_meta = environment.state()
-            meta["environments"].append(environment_meta)
-        return arrays, meta
+        environment_arrays, environment_meta = self.environments.state()
+        return arrays | environment_arrays, {"env_id": self.env_id, **environment_meta}
 
     def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
         """Go back to what `state` described, by doing the unfinished episodes again."""
@@ -148,15 +138,17 @@ class Collector:
         self._returns, self._lengths = np.array(arrays["returns"]), np.array(arrays["lengths"])
         self.normaliser.restore(_under("observation_normaliser", arrays))
         self.reward_normaliser.restore(_under("reward_normaliser", arrays))
-        for n, (environment, environment_meta) in enumerate(zip(self.environments, meta["environments"], strict=True)):
-            environment.restore(arrays[f"actions.{n}"], environment_meta, observation=self._raw[n])
+        if not self.environments.restore(arrays, meta, observations=self._raw):
+            self._returns[:], self._lengths[:] = 0.0, 0
+            self._begin()
 
     def close(self) -> None:
-        for environment in self.environments:
-            environment.close()
+        self.environments.close()
 
-    def _squeezed(self, batch: np.ndarray) -> np.ndarray:
-        return batch[0] if self.num_envs == 1 else batch
+    def _begin(self) -> None:
+        """Start an episode in each environment. One environment: a vector, without the axis of environments."""
+        self._raw = self.environments.begin()
+        self._normalised = self.normaliser.observe(self._raw[0] if self.num_envs == 1 else self._raw)
 
     def _finished_episodes(self, rewards: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns and lengths of the episodes that ended, in order of time; running sums of the others are kept."""
@@ -180,11 +172,6 @@ class Collector:
             np.array([episode[2] for episode in finished], dtype=np.float64),
             np.array([episode[3] for episode in finished], dtype=np.int64),
         )
-
-
-def derived_seed(*words: int) -> int:
-    """A seed that is a function of the words, for generators that take one number."""
-    return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
 def _prefixed(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

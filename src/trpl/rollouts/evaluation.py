@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trpl.rollouts.collection import Actor, derived_seed
+from trpl.rollouts.batches import derived_seed
+from trpl.rollouts.collection import Actor
 from trpl.rollouts.environments import Environment, FaultyEnvironmentError
 from trpl.rollouts.normalisation import ObservationNormaliser
 

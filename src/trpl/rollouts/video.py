@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trpl.rollouts.collection import derived_seed
+from trpl.rollouts.batches import derived_seed
 from trpl.rollouts.environments import Environment
 
 VIDEO_STREAM = 104

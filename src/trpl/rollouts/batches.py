@@ -1,0 +1,161 @@
+"""Environments side by side: stepped one after the other in this process, or together by `envpool`.
+
+Either way an episode that ends is followed by the first observation of the next one within the same step, and its true
+last observation is handed over separately, so that no step of a rollout is a mere reset.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from trpl.rollouts.environments import Environment, FaultyEnvironmentError, check_spaces
+
+ENVIRONMENT_STREAM = 101
+
+Ended = list[tuple[int, np.ndarray]]  # which environment's episode ended, and its last observation
+
+
+class Environments(Protocol):
+    num_envs: int
+    observation_size: int
+    action_size: int
+
+    def begin(self) -> np.ndarray:
+        """Start an episode in each; observations [N, obs]."""
+        ...
+
+    def step(
+        self,
+        actions: np.ndarray,
+        *,
+        observations: np.ndarray,
+        rewards: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+    ) -> Ended:
+        """Step each; the arrays [N, ...] are written to, observations being those to act on next."""
+        ...
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """What `restore` needs: named arrays, and what JSON can hold of the rest."""
+        ...
+
+    def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], *, observations: np.ndarray) -> bool:
+        """Whether the unfinished episodes could be brought back to where they were."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SyncEnvironments:
+    """Any Gymnasium environment, N times, one after the other in this process."""
+
+    def __init__(self, env_id: str, *, num_envs: int, seed: int):
+        self.num_envs = num_envs
+        self.environments = [
+            Environment(env_id, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)
+        ]
+        self._numbered = list(enumerate(self.environments))
+        self.observation_size = self.environments[0].observation_size
+        self.action_size = self.environments[0].action_size
+
+    def begin(self) -> np.ndarray:
+        return np.stack([environment.begin() for environment in self.environments])
+
+    def step(self, actions, *, observations, rewards, terminated, truncated) -> Ended:
+        ended = []
+        for n, environment in self._numbered:
+            observation, rewards[n], ends, stops = environment.step(actions[n])
+            if ends or stops:
+                terminated[n], truncated[n] = ends, stops
+                ended.append((n, observation))
+                observation = environment.begin()
+            observations[n] = observation
+        return ended
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        states = [environment.state() for environment in self.environments]
+        arrays = {f"actions.{n}": actions for n, (actions, _) in enumerate(states)}
+        return arrays, {"environments": [meta for _, meta in states]}
+
+    def restore(self, arrays, meta, *, observations) -> bool:
+        for n, (environment, saved) in enumerate(zip(self.environments, meta["environments"], strict=True)):
+            environment.restore(arrays[f"actions.{n}"], saved, observation=observations[n])
+        return True
+
+    def close(self) -> None:
+        for environment in self.environments:
+            environment.close()
+
+
+class PooledEnvironments:
+    """`envpool`'s own tasks, stepped together by its threads: faster with many environments and many cores.
+
+    Its limits: it has its own simulations of the standard tasks (not those registered with Gymnasium, the project's
+    own tasks among them), and no way to set a generator, so an unfinished episode cannot be replayed: a resumed run
+    starts new episodes and is not identical to one that was never stopped.
+    """
+
+    def __init__(self, env_id: str, *, num_envs: int, seed: int):
+        try:
+            import envpool
+        except ImportError as error:
+            raise ImportError("vectorisation by envpool needs the package: pip install envpool") from error
+        if env_id not in envpool.list_all_envs():
+            raise ValueError(f"envpool has no task {env_id!r}; vectorisation 'sync' takes any Gymnasium environment")
+        self.env_id, self.num_envs = env_id, num_envs
+        self._pool = envpool.make_gymnasium(env_id, num_envs=num_envs, seed=derived_seed(seed, ENVIRONMENT_STREAM) >> 1)
+        check_spaces(self._pool.observation_space, self._pool.action_space, env_id=env_id)
+        self.observation_size = int(self._pool.observation_space.shape[0])
+        self.action_size = int(self._pool.action_space.shape[0])
+        self._action_dtype = self._pool.action_space.dtype
+
+    def begin(self) -> np.ndarray:
+        observations, _ = self._pool.reset()
+        return np.array(observations, dtype=np.float64)
+
+    def step(self, actions, *, observations, rewards, terminated, truncated) -> Ended:
+        reached, rewards[:], terminated[:], truncated[:], _ = self._pool.step(actions.astype(self._action_dtype))
+        if not (np.isfinite(reached).all() and np.isfinite(rewards).all()):
+            raise FaultyEnvironmentError(f"{self.env_id} (envpool): observation or reward is not finite")
+        observations[:] = reached
+        stopped = np.flatnonzero(terminated | truncated)
+        if not len(stopped):
+            return []
+        observations[stopped], _ = self._pool.reset(stopped.astype(np.int32))
+        return [(int(n), np.array(reached[n], dtype=np.float64)) for n in stopped]
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        return {}, {"environments": [None] * self.num_envs}
+
+    def restore(self, arrays, meta, *, observations) -> bool:
+        warnings.warn(
+            f"envpool cannot replay {self.env_id}: the resumed run starts new episodes and will differ from one that"
+            " was never stopped",
+            stacklevel=2,
+        )
+        return False
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+VECTORISATIONS: dict[str, type[SyncEnvironments] | type[PooledEnvironments]] = {
+    "sync": SyncEnvironments,
+    "envpool": PooledEnvironments,
+}
+
+
+def make_environments(env_id: str, *, num_envs: int, seed: int, vectorisation: str = "sync") -> Environments:
+    if num_envs < 1:
+        raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+    if vectorisation not in VECTORISATIONS:
+        raise ValueError(f"vectorisation {vectorisation!r} is not one of {', '.join(VECTORISATIONS)}")
+    return VECTORISATIONS[vectorisation](env_id, num_envs=num_envs, seed=seed)
+
+
+def derived_seed(*words: int) -> int:
+    """A seed that is a function of the words, for generators that take one number."""
+    return int(np.random.SeedSequence(words).generate_state(1)[0])
