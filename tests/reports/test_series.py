@@ -42,6 +42,15 @@ def test_thinning_loses_no_excess(group):
     np.testing.assert_allclose(few.estimate.value, [part.max(axis=1).mean() for part in bins])
 
 
+def test_an_excess_shows_once(group):
+    """A spike at an epoch that is kept belongs to that point, not to the next one too."""
+    worst = Measure("before_mean_max", "worst")
+    spike = curve(group, worst, max_points=4).epoch[1]
+    for run in group.runs:
+        run.metrics.values["before_mean_max"][:] = np.where(run.metrics.epoch == spike, 9.0, 1.0)
+    np.testing.assert_array_equal(curve(group, worst, max_points=4).estimate.value, [1, 9, 1, 1])
+
+
 def test_audit_curves_are_multiples_of_the_bound(group):
     found = curve(group, AUDIT["mean"][0])
     expected = np.mean([run.metrics.values["before_mean"] / 0.03 for run in group.runs], axis=0)

@@ -13,7 +13,8 @@ def generator():
 
 def test_iqm_by_hand():
     assert s.iqm([np.array([1.0, 2, 3, 100])]) == 2.5
-    assert s.iqm([np.array([1.0, 2, 3])]) == 2.0  # ⌊3/4⌋ = 0: nothing is cut
+    assert s.iqm([np.array([1.0, 2, 6])]) == 3.0  # ⌊3/4⌋ = 0: nothing is cut
+    assert s.iqm([np.array([1.0, 2, 3, 4, 10, 20])]) == 4.75  # ⌊6/4⌋ = 1
     assert s.iqm([np.array([0.0, 9]), np.array([1.0, 2])]) == 1.5
 
 
