@@ -24,27 +24,27 @@ from trpl.algorithms.losses import normalised, surrogate
 from trpl.algorithms.minibatches import draw_orders, fit
 from trpl.gaussians import DiagGaussian, Gaussian, entropy, log_prob
 from trpl.jax import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
+from trpl.projections.joint_kl import entropy_range
+
+REACH = 0.9  # of the entropies within a KL bound: at the very edge only one policy is left, and no gradient
 
 def separate(layer: Any, config: Settings, **options: Any) -> Any:
     entropy_first = bool(config.entropy_first)
     return layer(config.mean_bound, config.cov_bound, entropy_first=entropy_first, check=False, **options)
 
 
-# configuration and entropy target of the epoch (None without control) -> layer
-LAYERS: dict[str, Callable[[Settings, Array | None], Any]] = {
-    "kl": lambda c, _: separate(KLProjection, c),
-    "w2": lambda c, _: separate(WassersteinProjection, c, form=c.wasserstein_form),
-    "frobenius": lambda c, _: separate(FrobeniusProjection, c, whitened=c.whitened),
-    "kl-joint": lambda c, target: JointKLProjection(
-        c.bound, min_entropy=target, entropy_equality=bool(c.entropy_equality), check=False
-    ),
+LAYERS: dict[str, Callable[[Settings], Any]] = {
+    "kl": lambda c: separate(KLProjection, c),
+    "w2": lambda c: separate(WassersteinProjection, c, form=c.wasserstein_form),
+    "frobenius": lambda c: separate(FrobeniusProjection, c, whitened=c.whitened),
+    "kl-joint": lambda c: JointKLProjection(c.bound, check=False),
 }
 
 
 def make(config: Settings, *, obs_size: int, action_size: int) -> Algorithm:
     networks = ActorCritic.of(config, obs_size=obs_size, action_size=action_size)
-    make_layer = partial(LAYERS[config.method.removesuffix("-e")], config)
-    learn = jax.jit(partial(_update, config=config, networks=networks, make_layer=make_layer), donate_argnums=0)
+    layer = LAYERS[config.method.removesuffix("-e")](config)
+    learn = jax.jit(partial(_update, config=config, networks=networks, layer=layer), donate_argnums=0)
 
     def update(state, batch, rng):
         orders = [draw_orders(rng, n, config.rollout_size) for n in (config.value_epochs, config.policy_epochs)]
@@ -62,7 +62,7 @@ def _update(
     *,
     config: Settings,
     networks: ActorCritic,
-    make_layer: Callable[[Array | None], Any],
+    layer: Any,
 ) -> tuple[LearnerState, Metrics]:
     """One epoch: advantages, value function, policy epochs through the layer, covariance set, audit."""
     samples = networks.samples(state, batch, discount=config.discount, gae_lambda=config.gae_lambda)
@@ -73,8 +73,7 @@ def _update(
     )
 
     target = entropy_target(state, config=config, action_size=networks.policy.action_size)
-    layer = make_layer(target)
-    project = partial(layer, **entropy_constraint(target, equality=config.entropy_equality))
+    project = projection(layer, target, config=config)
     state, report = fit_policy(
         state,
         samples,
@@ -204,10 +203,25 @@ def entropy_target(state: LearnerState, *, config: Settings, action_size: int) -
     return entropy_schedule.exponential(**course, temperature=config.temperature)
 
 
-def entropy_constraint(target: Array | None, *, equality: bool | None) -> dict[str, Array]:
+def projection(layer: Any, target: Array | None, *, config: Settings) -> Callable[[Gaussian, Gaussian], Gaussian]:
+    """(predicted, old) ↦ projected, with this epoch's entropy target as equality or lower bound.
+
+    Where one KL bound holds for everything, no policy may exist that has the target's entropy too: then the nearest entropy
+    within the bound is asked for.
+    """
     if target is None:
-        return {}
-    return {"entropy" if equality else "min_entropy": target}
+        return layer
+    name = "entropy" if config.entropy_equality else "min_entropy"
+
+    def project(predicted: Gaussian, old: Gaussian) -> Gaussian:
+        wanted = target
+        if config.bound is not None:
+            here = entropy(old)
+            least, most = entropy_range(jnp.asarray(config.bound), old.dim)
+            wanted = here + jnp.clip(target - here, REACH * least, REACH * most)
+        return layer(predicted, old, **{name: wanted})
+
+    return project
 
 
 def shared(projected: Gaussian) -> Gaussian:
