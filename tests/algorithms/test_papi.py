@@ -151,6 +151,16 @@ def test_covariance_share_by_hand():
     assert projected.shape.std[0] ** 2 == pytest.approx(1 + 0.12394 * 3, rel=1e-4)
 
 
+def test_covariance_share_where_the_candidates_mean_is_nearer_than_the_intermediates():
+    """m′ = 0.05, m = 0.05 − 0.1 + 0.05 = 0: the covariance may use up all of ε = 0.1, as above."""
+    old, way = DiagGaussian(jnp.zeros((2, 1)), jnp.ones(1)), 0.1**0.5
+    region = papi.Region(old, jnp.zeros((2, 1)), jnp.eye(2), jnp.array([[-way], [0.0]]), jnp.asarray(0.05))
+    candidate = papi.Candidate(jnp.array([[way], [0.0]]), DiagGaussian(jnp.zeros((1, 1)), jnp.array([2.0])))
+    projected = project_once(candidate, region, papi.Limits(0.1, jnp.asarray(-jnp.inf)))
+    assert projected.shape.std[0] ** 2 == pytest.approx(1 + 0.12394 * 3, rel=1e-4)
+    np.testing.assert_array_equal(projected.head, candidate.head)
+
+
 def test_the_entropy_bound_lifts_the_covariance():
     old = FullGaussian(jnp.zeros((2, 2)), jnp.eye(2))
     region = papi.Region(old, jnp.zeros((2, 2)), jnp.eye(2), jnp.zeros((2, 2)), jnp.zeros(()))

@@ -53,6 +53,14 @@ def test_episodes_run_on_from_one_rollout_to_the_next():
     np.testing.assert_array_equal(first.next_observations[-1], second.observations[0])
 
 
+def test_an_episode_over_many_rollouts_is_counted_whole():
+    collector = collector_of("test/Drift-v0")
+    rollouts = [collector.collect(LinearActor(2, 1), num_steps=20, iteration=i) for i in range(3)]
+    assert [len(rollout.episode_returns) for rollout in rollouts] == [0, 0, 1]
+    assert rollouts[2].episode_lengths == 50
+    assert rollouts[2].episode_returns == 50 * 51 / 2
+
+
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_the_policy_sees_observations_normalised_with_themselves_included(num_envs):
     collector = collector_of("test/Drift-v0", num_envs=num_envs, normalise_observations=True)
