@@ -24,11 +24,11 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from trpl.integrations.sb3 import TRPL
 
-PENDULUM = {"n_steps": 256, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3, "batch_size": 64, "n_epochs": 10}
-PENDULUM_ENVS = 4  # with n_steps: 1024 steps to an update
+PENDULUM = {"n_steps": 128, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3, "batch_size": 128}
+PENDULUM_ENVS = 8  # with n_steps: 1024 steps to an update
 CONTENDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "ppo": (PPO, PENDULUM),
-    "trpl": (TRPL, PENDULUM | {"n_epochs": 20, "learning_rate": 3e-4, "learning_rate_vf": 1e-3}),
+    "trpl": (TRPL, PENDULUM | {"learning_rate_vf": 1e-3}),
 }
 
 

@@ -7,6 +7,7 @@ An update, all its epochs included, is one compiled call; acting is NumPy, which
 
 import argparse
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -77,7 +78,7 @@ class Collector:
 
 def init_network(key: Array, sizes: tuple[int, ...], *, gain: float) -> dict[str, Any]:
     layers = []
-    for i, shape in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for i, shape in enumerate(pairwise(sizes)):
         scale = gain if i == len(sizes) - 2 else 2**0.5
         weight = jax.nn.initializers.orthogonal(scale)(jax.random.fold_in(key, i), shape)
         layers.append((weight, jnp.zeros(shape[1])))

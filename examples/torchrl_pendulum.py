@@ -30,7 +30,7 @@ ROLLOUT_SIZE, MINIBATCH_SIZE, POLICY_EPOCHS, VALUE_EPOCHS = 1024, 64, 20, 10
 
 def make_env(seed: int) -> TransformedEnv:
     env = TransformedEnv(GymEnv("Pendulum-v1"))
-    env.append_transform(ObservationNorm(loc=0.0, scale=torch.tensor([1.0, 1.0, 0.25]), in_keys=["observation"]))
+    env.append_transform(ObservationNorm(0.0, torch.tensor([1.0, 1.0, 0.25]), in_keys=["observation"]))
     env.append_transform(RewardSum())
     env.append_transform(StepCounter())
     env.set_seed(seed)

@@ -3,9 +3,9 @@
     projected = project(KLProjection(0.03, 1e-3), predicted, old)        # whatever `predicted` is, `projected` is too
 
 A distribution is known by what it offers, so no library is imported here. A bijection, tanh for example, leaves every
-KL unchanged: with y = f(x), the densities of two policies at y have the same Jacobian, and it cancels in their ratio. So
-projecting the Gaussian inside is exact for the squashed policy too, in KL. The other metrics and the entropy are those
-of the Gaussian inside.
+KL unchanged: with y = f(x), the densities of two policies at y share the Jacobian, and it cancels in their ratio.
+So projecting the Gaussian inside is exact for the squashed policy too, in KL. The other metrics and the entropy are
+those of the Gaussian inside.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from trpl.errors import ExportError
 from trpl.integrations.export import Deployable
 
 MODULES = {"tanh": "nn.Tanh()", "relu": "nn.ReLU()", "elu": "nn.ELU()"}
@@ -48,7 +49,7 @@ def write(policy: Deployable, path: str | Path) -> None:
     """Weights to `path` and the script beside it, under the same name."""
     path = Path(path)
     if path.suffix == ".py":
-        raise ValueError(f"{path.name} is the name of the script: give the weights another ending, .pt for example")
+        raise ExportError(f"{path.name} is the name of the script: give the weights another ending, .pt for example")
     torch.save(state_dict(policy), path)
     path.with_suffix(".py").write_text(script(policy, suffix=path.suffix))
 

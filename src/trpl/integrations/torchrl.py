@@ -73,8 +73,9 @@ class ProjectionModule(TensorDictModuleBase):
 class TRPLLoss(LossModule):
     """−E[ratio of the projected policy · A] + α · penalty, and the squared error of the value function.
 
-    `actor_network` is a `ProbabilisticActor` over an Independent Normal, a MultivariateNormal or a squashed one of these.
-    The parameters of its distribution as of collection must be in the tensordict, where the collector leaves them.
+    `actor_network` is a `ProbabilisticActor` over an Independent Normal, a MultivariateNormal or one of
+    these squashed. The parameters of its distribution as of collection must be in the tensordict, where the
+    collector leaves them.
     `shared_covariance` says that the scale is the same for all states: it is solved once, the penalty is on the mean
     alone, and after the policy epochs it is to be set to that of `projected(tensordict)`. `entropy` and `min_entropy`,
     None at first, are attributes to be set as a schedule wants.

@@ -223,7 +223,7 @@ class TRPL(OnPolicyAlgorithm):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        return float(loss)
+        return loss.item()
 
     def _fit_policy(self, samples: Samples, constraint: dict[str, Tensor]) -> tuple[float, float]:
         """Maximise surrogate − α · penalty of the projected policy (eq. 12); both as in the last minibatch."""
@@ -242,7 +242,7 @@ class TRPL(OnPolicyAlgorithm):
             policy.optimizer.zero_grad()
             loss.backward()
             policy.optimizer.step()
-        return -float(surrogate), float(penalty)
+        return -surrogate.item(), penalty.item()
 
     def _entropy_target(self, old: Gaussian) -> Tensor | None:
         """β of this update, or None without control; progress is the share of steps done before this rollout."""

@@ -58,7 +58,7 @@ def _layers(policy: ActorCriticPolicy) -> tuple[Layer, ...]:
     layers: list[Layer] = []
     for module in [*hidden, policy.action_net]:
         if isinstance(module, nn.Linear):
-            weight, bias = (np.array(x.detach().cpu(), np.float32) for x in (module.weight.T, module.bias))
+            weight, bias = (x.detach().cpu().float().numpy().copy() for x in (module.weight.T, module.bias))
             layers.append(Layer(weight, bias, "identity"))
         elif type(module) in ACTIVATIONS and layers and layers[-1].activation == "identity":
             layers[-1] = layers[-1]._replace(activation=ACTIVATIONS[type(module)])

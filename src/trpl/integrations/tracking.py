@@ -1,0 +1,99 @@
+"""Weights & Biases and MLflow: one function for metrics, offline unless their own settings say otherwise.
+
+    with tracker("wandb", folder=run, config=settings) as track:
+        track(steps, {"train_return": 12.0})
+
+What is tracked lies in the run folder (`wandb/`, `mlflow/`); `wandb sync` and `mlflow ui` take it from there. A resumed
+run keeps its identity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+Track = Callable[[int, Mapping[str, float | None]], None]
+
+
+@contextlib.contextmanager
+def tracker(kind: str, *, folder: str | Path, config: Mapping[str, Any]) -> Iterator[Track]:
+    """A function of environment steps and scalars, open while the run lasts; what is None or not finite is left out."""
+    if kind not in TRACKERS:
+        raise ValueError(f"there is no tracker {kind!r}; there are {', '.join(TRACKERS)}")
+    folder = Path(folder).absolute()
+    with TRACKERS[kind](folder, dict(config)) as log:
+
+        def track(steps: int, scalars: Mapping[str, float | None]) -> None:
+            found = {name: float(x) for name, x in scalars.items() if x is not None and math.isfinite(x)}
+            log(steps, found)
+
+        yield track
+
+
+def run_name(config: Mapping[str, Any], folder: Path) -> str:
+    """Method, task and seed where the configuration has them, else the folder's name."""
+    parts = [str(config[key]) for key in ("method", "env_id", "seed") if key in config]
+    return "-".join(parts) or folder.name
+
+
+def run_id(folder: Path) -> str:
+    """The same for the same folder, so that a resumed run goes on where it was."""
+    return hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _wandb(folder: Path, config: dict[str, Any]) -> Iterator[Callable[[int, dict[str, float]], None]]:
+    import wandb
+
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "trpl"),
+        name=run_name(config, folder),
+        id=run_id(folder),
+        dir=str(folder),
+        config=config,
+        mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+        resume="allow" if os.environ.get("WANDB_MODE") == "online" else None,
+    )
+    try:
+        yield lambda steps, scalars: run.log(scalars, step=steps, commit=True)
+    finally:
+        run.finish()
+
+
+@contextlib.contextmanager
+def _mlflow(folder: Path, config: dict[str, Any]) -> Iterator[Callable[[int, dict[str, float]], None]]:
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", (folder / "mlflow").as_uri()))
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "trpl")
+    experiment = client.get_experiment_by_name(name)
+    experiment_id = experiment.experiment_id if experiment else client.create_experiment(name)
+    key = run_id(folder)
+    found = client.search_runs([experiment_id], f"tags.trpl_run = '{key}'")
+    if found:
+        run = found[0]
+    else:
+        run = client.create_run(experiment_id, tags={"trpl_run": key}, run_name=run_name(config, folder))
+        for setting, value in config.items():
+            client.log_param(run.info.run_id, setting, value)
+
+    def log(steps: int, scalars: dict[str, float]) -> None:
+        now = int(1000 * time.time())
+        metrics = [mlflow.entities.Metric(name, value, now, steps) for name, value in scalars.items()]
+        client.log_batch(run.info.run_id, metrics=metrics)
+
+    status = "FAILED"
+    try:
+        yield log
+        status = "FINISHED"
+    finally:
+        client.set_terminated(run.info.run_id, status)
+
+
+TRACKERS = {"wandb": _wandb, "mlflow": _mlflow}

@@ -1,0 +1,301 @@
+"""TRPL in Stable-Baselines3: whatever works with its PPO works with it, and the update is the paper's."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from torch import nn
+from worlds import Cameras, Target
+
+from trpl import DiagGaussian, entropy, kl_parts
+from trpl.entropy_schedule import exponential, linear
+from trpl.integrations.sb3 import TRPL, MlpPolicy
+
+SMALL = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "n_epochs_vf": 1, "device": "cpu", "seed": 0}
+EAGER = SMALL | {"learning_rate": 0.03, "n_epochs": 8}  # large steps, so that every bound binds
+KINDS = [("diagonal", False), ("diagonal", True), ("full", False), ("full", True)]
+
+
+def target_env(num_envs=1, **kwargs):
+    return DummyVecEnv([lambda: Monitor(Target(**kwargs)) for _ in range(num_envs)])
+
+
+def weights(model):
+    return {name: value.clone() for name, value in model.policy.state_dict().items()}
+
+
+def assert_same(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+class AtEachRollout(BaseCallback):
+    def __init__(self, look):
+        super().__init__()
+        self.look = look
+
+    def _on_step(self):
+        return True
+
+    def _on_rollout_end(self):
+        self.look(self.model)
+
+
+@pytest.mark.parametrize("projection", ["kl", "w2", "frobenius", "kl-joint"])
+@pytest.mark.parametrize(("covariance", "contextual"), KINDS)
+def test_every_projection_with_every_covariance(projection, covariance, contextual):
+    kwargs = {"covariance": covariance, "contextual": contextual}
+    model = TRPL("MlpPolicy", target_env(), projection=projection, policy_kwargs=kwargs, **EAGER)
+    before = weights(model)
+    model.learn(64)
+    found = model.logger.name_to_value
+    assert not torch.equal(before["action_net.weight"], model.policy.action_net.weight)
+    assert all(np.isfinite(value) for name, value in found.items() if name.startswith("train/"))
+    bound = 0.031 if projection == "kl-joint" else 0.03
+    assert found["train/after_mean_max"] <= bound * 1.001
+    assert found["train/before_mean_max"] > found["train/after_mean_max"]  # the layer had something to do
+
+
+def test_a_shared_deviation_is_set_to_the_projected_one():
+    seen = []
+    model = TRPL("MlpPolicy", target_env(), **EAGER)
+    observation = torch.zeros(1, 2)
+    model.learn(96, callback=AtEachRollout(lambda m: seen.append(m.policy.gaussian(observation).detached())))
+    seen.append(model.policy.gaussian(observation).detached())
+    steps = [kl_parts(new, old).cov.item() for old, new in pairwise(seen)]
+    assert steps == pytest.approx([1e-3] * 3, rel=0.01)  # every update wants to go further than the bound
+
+
+def test_entropy_is_held_at_the_schedule():
+    settings = {"entropy_schedule": "exponential", "target_entropy": -1.0, "temperature": 0.7, "entropy_equality": True}
+    model = TRPL("MlpPolicy", target_env(), **settings, **SMALL).learn(128)
+    start = entropy(DiagGaussian(torch.zeros(2), torch.ones(2))).item()
+    assert model.initial_entropy == pytest.approx(start, abs=1e-5)
+    wanted = exponential(initial=start, target=-1.0, temperature=0.7, progress=0.75, dim=2)  # update 3 of 0 … 3
+    assert model.logger.name_to_value["train/entropy_target"] == pytest.approx(wanted, abs=1e-5)
+    assert model.logger.name_to_value["train/entropy"] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_entropy_may_have_a_linear_floor():
+    settings = {"entropy_schedule": "linear", "target_entropy": 0.0, "cov_bound": 10.0}
+    model = TRPL("MlpPolicy", target_env(), **settings, **EAGER).learn(128)
+    floor = linear(initial=model.initial_entropy, target=0.0, progress=0.75, dim=2)
+    assert model.logger.name_to_value["train/entropy"] >= floor - 1e-4
+
+
+@pytest.mark.parametrize("num_updates", [0, 1, 3])
+def test_saved_and_loaded_it_goes_on_identically(tmp_path, num_updates):
+    kwargs = {"covariance": "full", "contextual": True}
+    settings = SMALL | {"entropy_schedule": "exponential", "mean_bound": 0.02, "learning_rate_vf": 1e-3}
+    settings |= {"projection": "w2", "projection_kwargs": {"form": "exact"}}
+    model = TRPL("MlpPolicy", target_env(), policy_kwargs=kwargs, **settings)
+    if num_updates:
+        model.learn(32 * num_updates)
+    model.save(tmp_path / "model")
+    loaded = TRPL.load(tmp_path / "model", device="cpu")
+    assert loaded.initial_entropy == model.initial_entropy
+    assert (loaded.mean_bound, loaded.layer.region.form) == (0.02, "exact")
+    results = []
+    for each in (model, loaded):
+        each.set_env(target_env())
+        each.set_random_seed(7)
+        each.learn(64, reset_num_timesteps=num_updates == 0)
+        logged = {k: v for k, v in each.logger.name_to_value.items() if k.startswith("train/")}
+        results.append((weights(each), each.policy.value_optimizer.state_dict()["state"][0]["exp_avg"], logged))
+    assert_same(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+    assert results[0][2] == results[1][2]
+
+
+def test_saved_within_a_rollout(tmp_path):
+    model = TRPL("MlpPolicy", target_env(), **SMALL)
+    model.learn(64, callback=CheckpointCallback(save_freq=41, save_path=str(tmp_path)))
+    (file,) = tmp_path.iterdir()
+    loaded = TRPL.load(file, env=target_env(), device="cpu")
+    assert loaded.num_timesteps == 41
+    assert loaded.initial_entropy is not None
+    loaded.learn(64, reset_num_timesteps=False)
+    assert loaded.num_timesteps == 41 + 64
+
+
+def test_loading_may_change_a_setting(tmp_path):
+    TRPL("MlpPolicy", target_env(), **SMALL).save(tmp_path / "model")
+    loaded = TRPL.load(tmp_path / "model", mean_bound=0.5, device="cpu")
+    assert loaded.layer.mean_bound.item() == pytest.approx(0.5)
+
+
+def test_evaluation_callback_and_normalised_vectorised_environments(tmp_path):
+    env = VecNormalize(make_vec_env("Pendulum-v1", n_envs=3, seed=0))
+    test_env = VecNormalize(make_vec_env("Pendulum-v1", seed=1), training=False, norm_reward=False)
+    evaluation = EvalCallback(test_env, eval_freq=32, n_eval_episodes=1, best_model_save_path=str(tmp_path), verbose=0)
+    model = TRPL("MlpPolicy", env, **SMALL).learn(192, callback=[evaluation, AtEachRollout(lambda m: None)])
+    assert model.num_timesteps == 192
+    assert len(model.rollout_buffer.actions) == 32 * 3
+    assert np.isfinite(evaluation.last_mean_reward)
+    assert (tmp_path / "best_model.zip").exists()
+
+
+def test_a_callback_can_stop():
+    class Stop(BaseCallback):
+        def _on_step(self):
+            return self.num_timesteps < 10
+
+    assert TRPL("MlpPolicy", target_env(), **SMALL).learn(64, callback=Stop()).num_timesteps == 10
+
+
+def test_equal_seeds_equal_weights():
+    first, second, other = (
+        weights(TRPL("MlpPolicy", target_env(), **SMALL | {"seed": seed}).learn(64)) for seed in (3, 3, 4)
+    )
+    assert_same(first, second)
+    assert not torch.equal(first["action_net.weight"], other["action_net.weight"])
+
+
+def test_set_parameters():
+    first, second = (TRPL("MlpPolicy", target_env(), **SMALL | {"seed": seed}) for seed in (0, 1))
+    first.learn(64)
+    second.set_parameters(first.get_parameters())
+    assert_same(weights(first), weights(second))
+    assert second.policy.value_optimizer.state_dict()["state"]
+    with pytest.raises(ValueError, match="Names of parameters do not match"):
+        second.set_parameters({"policy": first.policy.state_dict()})
+
+
+class Wide(BaseFeaturesExtractor):
+    def __init__(self, observation_space: spaces.Box, width: int = 5) -> None:
+        super().__init__(observation_space, features_dim=width)
+        self.layer = nn.Linear(2, width)
+
+    def forward(self, observations):
+        return torch.relu(self.layer(observations))
+
+
+def test_custom_networks_and_features_extractor():
+    kwargs = {
+        "net_arch": {"pi": [8], "vf": [16, 4]},
+        "activation_fn": nn.ReLU,
+        "features_extractor_class": Wide,
+        "features_extractor_kwargs": {"width": 7},
+    }
+    model = TRPL("MlpPolicy", target_env(), policy_kwargs=kwargs, **SMALL)
+    before = weights(model)
+    model.learn(64)
+    assert model.policy.action_net.in_features == 8
+    unchanged = [name for name, value in weights(model).items() if torch.equal(value, before[name])]
+    assert unchanged == []  # both extractors and all heads learn
+
+
+def test_dictionaries_of_observations():
+    env = DummyVecEnv([lambda: Monitor(Cameras())])
+    model = TRPL("MultiInputPolicy", env, **SMALL).learn(64)
+    assert model.predict(env.observation_space.sample())[0].shape == (2,)
+
+
+@pytest.mark.parametrize(("covariance", "contextual"), KINDS)
+def test_predict_on_one_and_on_many(covariance, contextual):
+    kwargs = {"covariance": covariance, "contextual": contextual}
+    model = TRPL("MlpPolicy", target_env(bound=0.3), policy_kwargs=kwargs, **SMALL)
+    observations = np.random.default_rng(0).uniform(-1, 1, (5, 2)).astype(np.float32)
+    many, _ = model.predict(observations, deterministic=True)
+    one, _ = model.predict(observations[2], deterministic=True)
+    assert many.shape == (5, 2)
+    assert one == pytest.approx(many[2], abs=1e-6)
+    samples, _ = model.predict(observations)
+    assert np.abs(samples).max() <= 0.3
+    assert not np.allclose(samples, many)
+
+
+def test_samples_have_the_covariance_of_the_gaussian():
+    model = TRPL("MlpPolicy", target_env(), policy_kwargs={"covariance": "full"}, **SMALL)
+    with torch.no_grad():
+        model.policy.spread.copy_(torch.tensor([0.3, -0.5, 0.8]))
+        gaussian = model.policy.gaussian(torch.zeros(1, 2))
+        actions, _, log_probs = model.policy(torch.zeros(20_000, 2))
+    covariance = gaussian.chol @ gaussian.chol.T
+    assert torch.cov(actions.T) == pytest.approx(covariance, abs=0.05)
+    host = torch.distributions.MultivariateNormal(gaussian.mean[0], scale_tril=gaussian.chol)
+    assert torch.allclose(log_probs, host.log_prob(actions), atol=1e-4)
+
+
+def test_raw_actions_are_learned_from_and_clipped_ones_executed():
+    inner = Target(bound=0.1)
+    model = TRPL("MlpPolicy", DummyVecEnv([lambda: Monitor(inner)]), **SMALL).learn(32)
+    raw, executed = model.rollout_buffer.actions.reshape(-1, 2), np.array(inner.seen)
+    assert np.abs(raw).max() > 1.0
+    assert executed == pytest.approx(np.clip(raw, -0.1, 0.1))
+
+
+def test_the_first_step_is_the_policy_gradient():
+    """At the old policy nothing is projected: Adam's first step is −lr · g/(|g| + ε), g that of −E[log π · A]."""
+    model = TRPL("MlpPolicy", target_env(), **SMALL | {"n_epochs": 1, "n_epochs_vf": 0, "batch_size": 32})
+    before = weights(model)
+    gradients = {}
+
+    def remember(m):
+        buffer = m.rollout_buffer
+        observations, actions, advantages = (
+            torch.as_tensor(x[:, 0]) for x in (buffer.observations, buffer.actions, buffer.advantages)
+        )
+        mean, std = m.policy.gaussian(observations)
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        loss = -(torch.distributions.Normal(mean, std).log_prob(actions).sum(-1) * advantages).mean()
+        names = ["action_net.weight", "mlp_extractor.policy_net.0.weight"]
+        found = torch.autograd.grad(loss, [m.policy.get_parameter(name) for name in names])
+        gradients.update(zip(names, found, strict=True))
+
+    model.learn(32, callback=AtEachRollout(remember))
+    for name, gradient in gradients.items():
+        moved = weights(model)[name] - before[name]
+        assert torch.allclose(moved, -5e-5 * gradient / (gradient.abs() + 1e-5), atol=2e-7), name
+
+
+def test_policy_and_value_are_fitted_apart():
+    policy_only, value_only = (
+        TRPL("MlpPolicy", target_env(), **SMALL | epochs) for epochs in ({"n_epochs_vf": 0}, {"n_epochs": 0})
+    )
+    for model, moving in ((policy_only, ("action_net", "policy_net", "spread")), (value_only, ("value_net",))):
+        before = weights(model)
+        model.learn(32)
+        moved = {name for name, value in weights(model).items() if not torch.equal(value, before[name])}
+        assert moved
+        assert all(any(part in name for part in moving) for name in moved), moved
+
+
+def test_it_learns_a_known_answer():
+    settings = SMALL | {"n_steps": 64, "batch_size": 64, "n_epochs": 10, "n_epochs_vf": 5, "learning_rate": 3e-3}
+    model = TRPL("MlpPolicy", target_env(4), **settings).learn(64 * 4 * 10)
+    action, _ = model.predict(np.zeros((1, 2), np.float32), deterministic=True)
+    assert action[0] == pytest.approx([0.6, 0.6], abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"projection": "klx"}, "projection must be one of"),
+        ({"entropy_schedule": "steps"}, "entropy_schedule must be one of"),
+        ({"batch_size": 31}, "minibatch of one sample"),
+        ({"policy_kwargs": {"covariance": "low-rank"}}, "covariance must be one of"),
+        ({"policy_kwargs": {"share_features_extractor": True}}, "share_features_extractor"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TRPL("MlpPolicy", target_env(), **SMALL | settings)
+
+
+def test_layers_that_no_optimiser_would_train_are_refused():
+    class Stray(MlpPolicy):
+        def _build_mlp_extractor(self):
+            super()._build_mlp_extractor()
+            self.mlp_extractor.extra = nn.Linear(2, 2)
+
+    with pytest.raises(ValueError, match="policy_net"):
+        TRPL(Stray, target_env(), **SMALL)
