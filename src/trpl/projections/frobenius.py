@@ -22,7 +22,8 @@ def project_cov(predicted: Gaussian, old: Gaussian, *, outside: Array, weight: A
     core = 1 if isinstance(predicted, DiagGaussian) else 2
     p, q, weight, outside = align((predicted.scale, core), (old.scale, core), (weight, 0), (outside, 0))
     if isinstance(predicted, DiagGaussian):
-        variance = q * q + weight[..., None] * ((p - q) * (p + q))
+        weight = weight[..., None]
+        variance = weight * p * p + (1.0 - weight) * q * q  # a sum of positive terms: nothing cancels
         return xp.where(outside[..., None], xp.sqrt(variance), p)
 
     def work(p: Array, q: Array, weight: Array) -> Array:

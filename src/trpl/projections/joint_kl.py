@@ -120,8 +120,8 @@ def project(
     limit = stop_gradient(bound)
     one = xp.ones_like(limit)
     at_one, _ = evaluate(one)
-    outside = at_one > limit
-    start = xp.clip(xp.sqrt(limit / xp.where(outside, at_one, limit)), 1e-3, 1.0)
+    outside = ~(at_one <= limit)  # so far outside that even the distance is not finite is outside too
+    start = xp.clip(xp.sqrt(limit / xp.where(at_one > limit, at_one, 1e6 * limit)), 1e-3, 1.0)
     root = increasing_root(evaluate, limit, start=start, active=outside)
 
     # One Newton step on the returned factor's own KL: polishes the value and carries the derivative of x.
