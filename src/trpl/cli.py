@@ -1,7 +1,7 @@
 """The command line: argv in, one call out.
 
-A command is a function from its arguments to an exit code, and a line in `COMMANDS`. What a command needs it imports itself, so
-that `trpl --help` answers at once.
+A command is a function from its arguments to an exit code, and a line in `COMMANDS`. What a command needs it imports
+itself, so that `trpl --help` answers at once.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One epoch of the algorithms, said again: PyTorch in float64, plain loops, nothing shared with the trainer but the layers."""
+"""One epoch of the algorithms, said again: PyTorch in float64, plain loops, the layers alone are shared."""
 
 import numpy as np
 import torch

@@ -24,7 +24,8 @@ CASES = [
     ("ppo", {"learning_rate_decay": False, "learning_rate_vf": 0.05}),
 ]
 
-# options of an update and a method that has them; the restatement shows their effect, the trainer equals the restatement
+# options of an update and a method that has them; the restatement shows their effect, the trainer equals the
+# restatement
 OPTIONS = [
     *(("kl", {name: value}) for name, value in OTHER.items()),
     ("kl", {"mean_bound": 0.02}),
@@ -61,7 +62,10 @@ def test_update_equals_its_restatement(method, overrides):
     start = jax.device_get(small.init(settings))
     wanted_policy, wanted_value = restated(settings, start)
     state, metrics = small.update(settings)
-    for found, wanted, before in ((state.policy, wanted_policy, start.policy), (state.value, wanted_value, start.value)):
+    for found, wanted, before in (
+        (state.policy, wanted_policy, start.policy),
+        (state.value, wanted_value, start.value),
+    ):
         moved = max(np.abs(wanted[name] - before[name]).max() for name in wanted)
         for name in wanted:
             np.testing.assert_allclose(found[name], wanted[name], atol=5e-3 * moved, rtol=0, err_msg=name)
@@ -105,7 +109,12 @@ def test_entropy_control_equals_its_restatement(method, overrides):
 
 @pytest.mark.parametrize(
     ("method", "equality", "schedule"),
-    [("kl-e", True, "exponential"), ("w2-e", False, "exponential"), ("kl-joint", True, "exponential"), ("kl-e", True, "linear")],
+    [
+        ("kl-e", True, "exponential"),
+        ("w2-e", False, "exponential"),
+        ("kl-joint", True, "exponential"),
+        ("kl-e", True, "linear"),
+    ],
 )
 def test_entropy_schedule_is_met_or_never_undercut(method, equality, schedule):
     temperature = {"temperature": 0.5} if schedule == "exponential" else {}

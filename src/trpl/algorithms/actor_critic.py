@@ -1,4 +1,4 @@
-"""What all algorithms here share: networks, state, samples with advantages, the fit of the value function, measurements."""
+"""What all algorithms here share: networks, state, samples with advantages, the value fit, measurements."""
 
 from typing import Any, NamedTuple
 
@@ -96,7 +96,7 @@ class ActorCritic(NamedTuple):
     def fit_value(
         self, state: LearnerState, samples: Samples, *, orders: Array, config: Settings, learning_rate: Array
     ) -> tuple[LearnerState, Array]:
-        """Squared error on the returns; clipped where the configuration says so. Returns the loss of the last epoch too."""
+        """Squared error on the returns, clipped where the configuration says so; returns the last epoch's loss too."""
 
         def loss(weights, minibatch):
             observations, returns, old_values = minibatch

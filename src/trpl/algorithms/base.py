@@ -1,8 +1,9 @@
 """What an algorithm is, for the training loop.
 
-An algorithm is two functions. `init` makes a state, any pytree of arrays (a NamedTuple as a rule) with a field `policy`: the
-weights that act. `update` is one epoch's learning, a compiled function behind the drawing of random orders. Everything that
-must survive a restart is in the state; everything random comes from the generator. The loop knows no algorithm by name.
+An algorithm is two functions. `init` makes a state, any pytree of arrays (a NamedTuple as a rule) with a field
+`policy`: the weights that act. `update` is one epoch's learning, a compiled function behind the drawing of random
+orders. Everything that must survive a restart is in the state; everything random comes from the generator. The loop
+knows no algorithm by name.
 """
 
 from collections.abc import Callable

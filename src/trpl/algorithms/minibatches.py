@@ -1,7 +1,7 @@
 """Gradient steps over shuffled minibatches: every epoch of a fit in one compiled loop.
 
-The random orders are drawn on the host (sorting random keys on the device costs as much as the updates), the data are permuted
-once per epoch and then only sliced, and Adam works on one flat vector.
+The random orders are drawn on the host (sorting random keys on the device costs as much as the updates), the data are
+permuted once per epoch and then only sliced, and Adam works on one flat vector.
 """
 
 from collections.abc import Callable
@@ -43,8 +43,8 @@ def fit(
 ) -> tuple[Any, Any, dict[str, Array]]:
     """Minimise `loss` over `data` (pytree of [n, ...]) in the given orders [num_epochs, n].
 
-    Where `minibatch_size` does not divide n, the last minibatch of an epoch is smaller. Returns weights, optimiser state, and the
-    reported scalars averaged over the minibatches of the last epoch.
+    Where `minibatch_size` does not divide n, the last minibatch of an epoch is smaller. Returns weights, optimiser
+    state, and the reported scalars averaged over the minibatches of the last epoch.
     """
     num_samples = orders.shape[1]
     num_whole, rest = divmod(num_samples, minibatch_size)

@@ -1,7 +1,7 @@
 """PPO with its code-level options, and PPO-M without them: the difference lies in the configuration alone.
 
-Options beyond the clipped ratio: clipped value loss, decaying learning rates (here), normalised and clipped rewards and clipped
-observations (in the rollouts).
+Options beyond the clipped ratio: clipped value loss, decaying learning rates (here), normalised and clipped rewards
+and clipped observations (in the rollouts).
 """
 
 from functools import partial

@@ -28,6 +28,7 @@ from trpl.projections.joint_kl import entropy_range
 
 REACH = 0.9  # of the entropies within a KL bound: at the very edge only one policy is left, and no gradient
 
+
 def separate(layer: Any, config: Settings, **options: Any) -> Any:
     entropy_first = bool(config.entropy_first)
     return layer(config.mean_bound, config.cov_bound, entropy_first=entropy_first, check=False, **options)
@@ -126,7 +127,7 @@ def fit_policy(
     project: Callable[[Gaussian, Gaussian], Gaussian],
     learning_rate: Array,
 ) -> tuple[LearnerState, Metrics]:
-    """Policy epochs: maximise the surrogate of the projected policy minus α times the regression penalty (paper, eq. 12)."""
+    """Policy epochs: maximise the surrogate of the projected policy minus α times the penalty (paper, eq. 12)."""
 
     def loss(weights, minibatch):
         observations, actions, advantages, old_log_prob, old_rows = minibatch
@@ -206,8 +207,8 @@ def entropy_target(state: LearnerState, *, config: Settings, action_size: int) -
 def projection(layer: Any, target: Array | None, *, config: Settings) -> Callable[[Gaussian, Gaussian], Gaussian]:
     """(predicted, old) ↦ projected, with this epoch's entropy target as equality or lower bound.
 
-    Where one KL bound holds for everything, no policy may exist that has the target's entropy too: then the nearest entropy
-    within the bound is asked for.
+    Where one KL bound holds for everything, no policy may exist that has the target's entropy too: then the nearest
+    entropy within the bound is asked for.
     """
     if target is None:
         return layer
@@ -227,8 +228,8 @@ def projection(layer: Any, target: Array | None, *, config: Settings) -> Callabl
 def shared(projected: Gaussian) -> Gaussian:
     """One covariance for all states from the projected ones.
 
-    The separate projections keep it shared, and there is nothing to do. The joint one makes it depend on the state: then the
-    mean of the Cholesky factors, with the geometric mean on the diagonal, which keeps the mean entropy.
+    The separate projections keep it shared, and there is nothing to do. The joint one makes it depend on the state:
+    then the mean of the Cholesky factors, with the geometric mean on the diagonal, which keeps the mean entropy.
     """
     if projected.shares_covariance:
         return projected

@@ -59,6 +59,8 @@ def learner_state(arrays: dict[str, np.ndarray], *, like: Any, where: Path) -> A
         name = LEARNER + jax.tree_util.keystr(path)
         found = arrays.get(name)
         if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
-            raise CheckpointError(f"{where} does not fit the run's configuration: {name} is missing or of another shape")
+            raise CheckpointError(
+                f"{where} does not fit the run's configuration: {name} is missing or of another shape"
+            )
         leaves.append(jax.numpy.asarray(found))
     return jax.tree_util.tree_unflatten(structure, leaves)

@@ -1,7 +1,7 @@
 """The configuration of a run: frozen, flat, one name per hyperparameter.
 
-The same name stands in the preset, on the command line, in `config.json` and in the code. A setting that means nothing to a
-method is `None` there, and giving it is an error: no argument does nothing.
+The same name stands in the preset, on the command line, in `config.json` and in the code. A setting that means
+nothing to a method is `None` there, and giving it is an error: no argument does nothing.
 """
 
 import dataclasses
@@ -42,14 +42,13 @@ class Config:
 
     rollout_size: int = setting(2048, "environment steps per epoch, over all environments", least=2)
     num_envs: int = setting(1, "environments stepped side by side; divides rollout_size", least=1)
+    vectorisation: str = setting("sync", "how environments are stepped", choices=("sync", "envpool"))
     discount: float = setting(0.99, "γ", least=0.0, most=1.0)
     gae_lambda: float = setting(0.95, "λ of the generalised advantage estimate", least=0.0, most=1.0)
 
     mean_bound: float | None = setting(None, "ε_μ, bound on the mean part", above=0.0, methods=WITH_PARTS)
     cov_bound: float | None = setting(None, "ε_Σ, bound on the covariance part", above=0.0, methods=WITH_PARTS)
-    bound: float | None = setting(
-        None, "ε, bound on the whole KL", above=0.0, methods=("kl-joint", *PAPI, "trpo")
-    )
+    bound: float | None = setting(None, "ε, bound on the whole KL", above=0.0, methods=("kl-joint", *PAPI, "trpo"))
     wasserstein_form: str | None = setting(
         None, "for full covariances", choices=("commuting", "exact"), methods=("w2", "w2-e")
     )
@@ -185,7 +184,9 @@ def _check(config: Config, field: dataclasses.Field) -> None:
     value, rules = getattr(config, field.name), field.metadata
     if not applies(field.name, config.method):
         if value is not None:
-            raise ConfigError(f"{field.name} means nothing to method {config.method!r}; it is for {', '.join(rules['methods'])}")
+            raise ConfigError(
+                f"{field.name} means nothing to method {config.method!r}; it is for {', '.join(rules['methods'])}"
+            )
         return
     if value is None:
         if not rules.get("optional"):
@@ -243,7 +244,9 @@ def _check_together(config: Config) -> None:
             "and the advantage of a single sample cannot be normalised"
         )
     if config.method.endswith("-e") and not config.entropy_controlled:
-        raise ConfigError(f"method {config.method!r} controls the entropy; without a schedule it is {config.method[:-2]!r}")
+        raise ConfigError(
+            f"method {config.method!r} controls the entropy; without a schedule it is {config.method[:-2]!r}"
+        )
     if config.entropy_controlled:
         _need(config, ("target_entropy", "entropy_equality"), f"entropy_schedule {config.entropy_schedule!r}")
         if config.entropy_schedule == "exponential":

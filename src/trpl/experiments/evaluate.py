@@ -1,4 +1,4 @@
-"""Evaluation of a finished or running run from its newest checkpoint, without JAX."""
+"""Evaluation of a finished or running run from its newest checkpoint."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class FrozenNormaliser(NamedTuple):
 
 
 def evaluate_run(run: str | Path, *, num_episodes: int | None = None, seed: int | None = None) -> Evaluation:
-    """Noise-free episodes of the run's policy; by default those that training evaluated after the checkpoint's epoch."""
+    """Noise-free episodes of the run's policy; by default those of training after the checkpoint's epoch."""
     config = read_config(run)
     folder = newest_checkpoint(run)
     policy = load_policy(folder)

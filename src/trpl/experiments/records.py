@@ -1,6 +1,7 @@
 """What a run folder holds besides checkpoints: `config.json` and lines of JSON, one per epoch.
 
-Lines are flushed as they are written. A kill may leave half a line, or lines newer than the last checkpoint; resuming cuts both.
+Lines are flushed as they are written. A kill may leave half a line, or lines newer than the last checkpoint; resuming
+cuts both.
 """
 
 import hashlib
@@ -108,7 +109,7 @@ def metric_record(epoch: int, steps: int, metrics: Mapping[str, float | None]) -
 
 
 def digest(folder: Path, arrays: Iterable[tuple[str, Any]]) -> str:
-    """SHA-256 of the given arrays by name and of the folder's metrics and evaluations: equal runs have equal digests."""
+    """SHA-256 of the given arrays by name and of the folder's metrics and evaluations; equal for equal runs."""
     found = hashlib.sha256()
     for name, array in sorted(arrays, key=lambda item: item[0]):
         found.update(name.encode())

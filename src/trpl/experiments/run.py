@@ -1,8 +1,8 @@
 """One run: collect, learn, evaluate, record, epoch after epoch, in a folder that can be resumed and judged.
 
-Nothing random is carried from epoch to epoch: every stream is a function of (seed, epoch, stream). What is carried (weights,
-optimisers, normalisers, the environments' unfinished episodes) is in the checkpoint, so a run that was killed and resumed
-ends with the same bits as one that was not.
+Nothing random is carried from epoch to epoch: every stream is a function of (seed, epoch, stream). What is carried
+(weights, optimisers, normalisers, the environments' unfinished episodes) is in the checkpoint, so a run that was killed
+and resumed ends with the same bits as one that was not.
 """
 
 import contextlib
@@ -71,6 +71,7 @@ class Trainer:
         self.collector = Collector(
             config.env_id,
             num_envs=config.num_envs,
+            vectorisation=config.vectorisation,
             seed=config.seed,
             discount=config.discount,
             normalise_observations=config.normalise_observations,
@@ -93,7 +94,9 @@ class Trainer:
         self.evaluator.close()
 
     def restore(self) -> None:
-        """Back to the newest sound checkpoint; records of later epochs are cut off, since they will be written again."""
+        """Back to the newest sound checkpoint; records of later epochs are cut off, since they will be written
+        again.
+        """
         if checkpoint_folders(self.folder):
             self.state, self.epoch, self.seconds = checkpoints.restore(
                 self.folder, like=self.state, collector=self.collector
@@ -155,7 +158,12 @@ class Trainer:
             epoch=self.epoch,
             num_episodes=self.config.eval_episodes,
         )
-        record = {"epoch": self.epoch, "steps": steps, "returns": found.returns.tolist(), "lengths": found.lengths.tolist()}
+        record = {
+            "epoch": self.epoch,
+            "steps": steps,
+            "returns": found.returns.tolist(),
+            "lengths": found.lengths.tolist(),
+        }
         records.append(self.folder / records.EVALUATIONS, record)
         return float(found.returns.mean())
 
@@ -184,8 +192,8 @@ def check_finite(metrics: dict[str, Any], *, epoch: int, folder: Path) -> None:
     broken = [name for name, value in metrics.items() if value is not None and not math.isfinite(value)]
     if broken:
         raise RunError(
-            f"training broke down in epoch {epoch}: {', '.join(broken)} not finite. The checkpoint before it in {folder} is "
-            "untouched; a smaller learning_rate or smaller bounds may help"
+            f"training broke down in epoch {epoch}: {', '.join(broken)} not finite. The checkpoint before it in {folder}"
+            " is untouched; a smaller learning_rate or smaller bounds may help"
         )
 
 

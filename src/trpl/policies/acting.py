@@ -1,7 +1,7 @@
 """Acting with trained weights: NumPy alone, no JAX.
 
-The same forward pass serves collection, evaluation and a policy loaded from a run folder. A jitted call per environment step
-would cost more than the 64 × 64 network itself.
+The same forward pass serves collection, evaluation and a policy loaded from a run folder. A jitted call per
+environment step would cost more than the 64 × 64 network itself.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ class Actor:
         return x, _affine(x, self._mean)
 
     def _scale(self, raw: np.ndarray) -> np.ndarray:
-        """Standard deviations [..., act] or Cholesky factors [..., act, act]; the same map from raw numbers as in `networks`."""
+        """Standard deviations or Cholesky factors from raw numbers, by the same map as in `networks`."""
         if not self.full_covariance:
             return _positive(raw)
         dim = self.action_size
@@ -91,8 +91,8 @@ def _positive(raw: np.ndarray) -> np.ndarray:
 class Policy:
     """A trained policy with its observation normaliser: `action = policy(observation)`.
 
-    Noise-free as in evaluation; given a NumPy generator, `policy(observation, rng)` samples as in training. Observations may
-    have any leading axes. Actions are neither squashed nor clipped.
+    Noise-free as in evaluation; given a NumPy generator, `policy(observation, rng)` samples as in training.
+    Observations may have any leading axes. Actions are neither squashed nor clipped.
     """
 
     def __init__(self, actor: Actor, *, shift: np.ndarray, scale: np.ndarray, clip: float | None):
@@ -110,7 +110,7 @@ class Policy:
         observation = np.asarray(observation)
         if observation.shape[-1:] != (self.obs_size,):
             raise ValueError(
-                f"the policy was trained on observations of size {self.obs_size}, this one has shape {observation.shape}"
+                f"the policy was trained on observations of size {self.obs_size}, this has shape {observation.shape}"
             )
         normalised = self.normalise(observation)
         if rng is None:

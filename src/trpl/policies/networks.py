@@ -4,6 +4,7 @@ A network is a frozen description; its weights are a flat dictionary of arrays u
 `mean/bias`, `std/raw`, ...), the very names that stand in a checkpoint and that `acting` reads.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,8 +25,8 @@ HIDDEN_GAIN, MEAN_GAIN, SPREAD_GAIN, VALUE_GAIN = 2.0**0.5, 0.01, 0.01, 1.0
 class GaussianPolicy:
     """A tanh network for the mean, and a covariance: diagonal or full, one for all states or one per state.
 
-    std = softplus(raw + shift) + 1e-5, initially 1. A full covariance is parametrised by its Cholesky factor, the diagonal
-    through the same map and the rest of the lower triangle as it is.
+    std = softplus(raw + shift) + 1e-5, initially 1. A full covariance is parametrised by its Cholesky factor, the
+    diagonal through the same map and the rest of the lower triangle as it is.
     """
 
     obs_size: int
@@ -69,7 +70,9 @@ class GaussianPolicy:
         return FullGaussian(mean, cholesky_from_raw(raw, self.action_size))
 
     def set_spread(self, weights: Weights, gaussian: Gaussian) -> Weights:
-        """`weights` with the shared covariance set to that of `gaussian` (only where it does not depend on the state)."""
+        """`weights` with the shared covariance set to that of `gaussian` (only where it does not depend on the
+        state).
+        """
         if isinstance(gaussian, DiagGaussian):
             raw = raw_from_positive(gaussian.std)
         else:
@@ -129,7 +132,7 @@ def init_layer(key: Array, name: str, shape: tuple[int, int], *, gain: float) ->
 def init_hidden(key: Array, obs_size: int, hidden_sizes: Sequence[int]) -> Weights:
     weights: Weights = {}
     sizes = [obs_size, *hidden_sizes]
-    for i, shape in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for i, shape in enumerate(itertools.pairwise(sizes)):
         weights |= init_layer(jax.random.fold_in(key, i), f"layer{i}", shape, gain=HIDDEN_GAIN)
     return weights
 

@@ -95,7 +95,9 @@ def check(folder: Path) -> dict[str, Any]:
         except OSError as error:
             raise CheckpointError(f"checkpoint {folder} lacks {name}") from error
         if found != wanted:
-            raise CheckpointError(f"checkpoint {folder} is truncated or was changed: {name} does not match its checksum")
+            raise CheckpointError(
+                f"checkpoint {folder} is truncated or was changed: {name} does not match its checksum"
+            )
     return content
 
 

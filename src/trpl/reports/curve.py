@@ -8,7 +8,7 @@ import numpy as np
 
 
 def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
-    """Return over environment steps: evaluations with their spread over episodes, training episodes, and the KL below."""
+    """Return over environment steps: evaluations with their spread over episodes, training episodes; the KL below."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,6 +1,7 @@
 """Hyperparameters by method and task, a file per table of the paper.
 
-`preset(method, env_id)` is what `trpl train METHOD ENV` starts from; `SWEEPS` are named lists of configurations for `trpl sweep`.
+`preset(method, env_id)` is what `trpl train METHOD ENV` starts from; `SWEEPS` are named lists of configurations for
+`trpl sweep`.
 """
 
 from collections.abc import Mapping
@@ -43,7 +44,9 @@ def _implied(overrides: Mapping[str, Any], entropy: Mapping[str, Any]) -> dict[s
     return implied
 
 
-def _table_sweep(table: Any, description: str, *, methods: tuple[str, ...], tasks: tuple[str, ...] | None = None) -> Sweep:
+def _table_sweep(
+    table: Any, description: str, *, methods: tuple[str, ...], tasks: tuple[str, ...] | None = None
+) -> Sweep:
     configs = tuple(preset(method, env_id) for env_id in tasks or table.TASKS for method in methods)
     return Sweep(description, configs)
 
@@ -54,9 +57,7 @@ SWEEPS: Mapping[str, Sweep] = {
     "mujoco": _table_sweep(
         mujoco, "Table 1 on Hopper, Walker2d, HalfCheetah and Ant", methods=PAPER_METHODS, tasks=mujoco.PAPER_TASKS
     ),
-    "humanoid": _table_sweep(
-        humanoid, "Table 1 on Humanoid", methods=PAPER_METHODS, tasks=("trpl/HumanoidPaper-v4",)
-    ),
+    "humanoid": _table_sweep(humanoid, "Table 1 on Humanoid", methods=PAPER_METHODS, tasks=("trpl/HumanoidPaper-v4",)),
     "reacher": Sweep(
         "Figure 2 (right): the sparse reacher, with and without a covariance per state",
         tuple(

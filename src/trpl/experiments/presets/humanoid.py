@@ -45,5 +45,5 @@ SOURCES = {
     **{method: f"{PAPER}; {BUDGET}" for method in COLUMNS},
     "kl-joint": f"{PAPER}, KL column with ε = ε_μ + ε_Σ; {BUDGET}",
     "papi-gradient": f"{PAPER}, PAPI column; {BUDGET}",
-    "trpo": f"not in the paper: {PAPER}, PPO-M column where it applies, the rest as in Schulman et al. (2015); {BUDGET}",
+    "trpo": f"not in the paper: {PAPER}, PPO-M column, and Schulman et al. (2015) for the rest; {BUDGET}",
 }

@@ -54,8 +54,11 @@ CONTEXTUAL: dict[str, dict[str, Any]] = {  # "the second value for ε_Σ of the 
 }
 SOURCES = {
     **{method: f"{PAPER}; {BUDGET}" for method in COLUMNS},
-    **{method: f"{PAPER}; entropy control from the MuJoCo table; {BUDGET}" for method in ("kl-e", "w2-e", "frobenius-e")},
+    **{
+        method: f"{PAPER}; entropy control from the MuJoCo table; {BUDGET}"
+        for method in ("kl-e", "w2-e", "frobenius-e")
+    },
     "kl-joint": f"{PAPER}, KL column with ε = ε_μ + ε_Σ; {BUDGET}",
     "papi-gradient": f"{PAPER}, PAPI column; {BUDGET}",
-    "trpo": f"not in the paper: {PAPER}, PPO-M column where it applies, the rest as in Schulman et al. (2015); {BUDGET}",
+    "trpo": f"not in the paper: {PAPER}, PPO-M column, and Schulman et al. (2015) for the rest; {BUDGET}",
 }

@@ -1,0 +1,188 @@
+"""The command line: what it says and what it calls."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from trpl import cli
+from trpl.experiments.presets import preset
+from trpl.experiments.progress import Progress
+
+TINY = [
+    *(
+        "--steps",
+        "64",
+        "--rollout-size",
+        "32",
+        "--minibatch-size",
+        "16",
+        "--hidden-sizes",
+        "4",
+        "--hidden-sizes-vf",
+        "4",
+    ),
+    *("--policy-epochs", "1", "--value-epochs", "1", "--eval-episodes", "1"),
+]
+
+
+def call(capsys, *argv):
+    code = cli.main(list(argv))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    assert cli.main(["train", "ppo-m", "Pendulum-v1", "--out", str(folder), "--quiet", *TINY]) == 0
+    return folder
+
+
+def test_help_lists_the_commands_without_heavy_imports(capsys):
+    code, out, _ = call(capsys, "--help")
+    assert code == 0
+    for name in cli.COMMANDS:
+        assert name in out
+    heavy = (
+        "import sys, trpl.cli; trpl.cli.main(['--help']); assert not {'jax', 'torch', 'gymnasium'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", heavy], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["trian"], "no command 'trian'; did you mean 'train'?"),
+        (["train", "kl"], "required: env"),
+        (["train", "kl", "Hopper-v4", "--mean-bond", "1"], "did you mean '--mean-bound'?"),
+        (["train", "kl", "Hopper-v4", "--mean-bound", "0"], "mean_bound must be above 0, not 0"),
+        (["train", "kl", "Hopper-v4", "--mean_bound", "many"], "--mean-bound: invalid number value: 'many'"),
+        (["train", "kl", "Hopper-v4", "--policy-epochs", "1.5"], "invalid whole number value: '1.5'"),
+        (["train", "ppo", "Hopper-v4", "--cov-bound", "1"], "cov_bound means nothing to method 'ppo'"),
+        (["train", "kk", "Hopper-v4"], "no method 'kk'"),
+        (["train", "kl", "CartPole-v1"], "action space is Discrete; supported are"),
+        (["resume", "nowhere"], "nowhere is not a run folder"),
+        (["evaluate", "nowhere"], "nowhere is not a run folder"),
+        (["evaluate", "nowhere", "--episodes", "0"], "must be at least 1"),
+        (["presets", "kll"], "did you mean 'kl'?"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_answered_in_one_line(capsys, argv, said):
+    code, out, err = call(capsys, *argv)
+    assert code in (1, 2)
+    assert said in err
+    assert err.startswith("trpl: ")
+    assert err.count("\n") == 1
+    assert not out
+
+
+def test_train_leaves_a_run_and_a_curve(finished):
+    assert (finished / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert (finished / "config.json").exists()
+
+
+def test_train_says_where_and_what_next(capsys, tmp_path):
+    code, out, err = call(capsys, "train", "ppo-m", "Pendulum-v1", "--out", str(tmp_path / "run"), *TINY)
+    assert code == 0
+    assert "run folder" in out
+    assert "trpl evaluate" in out
+    assert "digest" in out
+    assert "epoch 2/2" in err
+    assert "steps/s" in err
+    assert "kl" in err
+    assert "entropy" in err
+    assert "left 0:00:00" in err
+    code, _, err = call(capsys, "train", "ppo-m", "Pendulum-v1", "--out", str(tmp_path / "run"), *TINY)
+    assert code == 1
+    assert "already holds a run" in err
+
+
+def test_resume_of_a_finished_run_says_so(capsys, finished):
+    code, out, _ = call(capsys, "resume", str(finished))
+    assert code == 0
+    assert "finished 2 epochs" in out
+
+
+def test_evaluate_prints_episodes(capsys, finished):
+    code, out, _ = call(capsys, "evaluate", str(finished), "--episodes", "2")
+    assert code == 0
+    assert out.count("episode ") == 2
+    assert "mean return" in out
+
+
+def test_play_calls_the_recorder(capsys, finished, monkeypatch, tmp_path):
+    from trpl.rollouts import video
+
+    def record(policy, env_id, path, **options):
+        assert env_id == "Pendulum-v1"
+        assert policy.action_size == 1
+        assert options == {"episodes": 2, "seed": 0, "max_steps": 50}
+        return video.Recording(path, 51, [-1.0, -2.0])
+
+    monkeypatch.setattr(video, "record", record)
+    file = str(tmp_path / "a.gif")
+    code, out, _ = call(capsys, "play", str(finished), "--video", file, "--episodes", "2", "--max-steps", "50")
+    assert code == 0
+    assert "51 frames, return -1.0, -2.0" in out
+
+
+def test_settings_by_name_reach_the_configuration(capsys, monkeypatch):
+    from trpl.experiments import run
+
+    seen = []
+    monkeypatch.setattr(
+        run, "train", lambda config, out, **_: seen.append(config) or run.RunResult(out, False, 0, None, "")
+    )
+    argv = [
+        "train",
+        "kl-e",
+        "Ant-v4",
+        "--seed",
+        "7",
+        "--steps",
+        "1e6",
+        "--no-normalise-observations",
+        "--hidden-sizes",
+        "32",
+        "16",
+    ]
+    code, out, _ = call(capsys, *argv, "--entropy_equality", "--gradient-clip", "none")
+    assert code == 0
+    assert "trpl resume" in out
+    wanted = preset(
+        "kl-e",
+        "Ant-v4",
+        seed=7,
+        total_steps=1_000_000,
+        normalise_observations=False,
+        hidden_sizes=(32, 16),
+        entropy_equality=True,
+    )
+    assert seen == [wanted]
+
+
+def test_presets_are_shown(capsys):
+    assert "learning_rate_vf" in call(capsys, "presets")[1]
+    assert "0.015" in call(capsys, "presets", "papi", "Hopper-v4")[1]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_a_bar_or_lines(terminal):
+    screen = io.StringIO()
+    config = preset("kl", "Hopper-v4", total_steps=4096)
+    progress = Progress(config, console=Console(file=screen, force_terminal=terminal, width=160))
+    metrics = {"train_return": None, "kl": 0.0123, "entropy": 4.5, "steps_per_second": 9876.0}
+    with progress:
+        progress.begin(0)
+        progress.update(1, metrics, 321.0)
+        progress.update(2, metrics, None)
+    text = screen.getvalue()
+    assert "kl Hopper-v4 seed 0" in text
+    for word in ("return 321", "kl 0.0123", "entropy 4.50", "9876 steps/s"):
+        assert word in text
+    assert ("\x1b[" in text) is terminal
+    assert ("epoch 2/2" in text) is not terminal
