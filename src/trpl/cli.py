@@ -205,6 +205,20 @@ def play(argv: list[str]) -> int:
     return 0
 
 
+def export(argv: list[str]) -> int:
+    parser = Parser("export", "Write a run's policy, its observation normaliser included, as one file for the robot.")
+    parser.add_argument("run", help="run folder")
+    parser.add_argument("file", help="file to write: .onnx, .pt (with a script beside it) or .npz")
+    parser.add_argument("--format", choices=("onnx", "torch", "npz"), help="where the file's ending does not say it")
+    args = parser.parse(argv)
+    from trpl.integrations.export import NUM_CHECKED, TOLERANCE
+    from trpl.integrations.export import export as export_run
+
+    path = export_run(args.run, args.file, format=args.format)
+    print(f"{path}: acts as the run's policy to {TOLERANCE:g} on {NUM_CHECKED} observations")
+    return 0
+
+
 def presets(argv: list[str]) -> int:
     parser = Parser("presets", "The paper's hyperparameters: all, or one method's on one task.")
     parser.add_argument("method", nargs="?", help="for example kl")
@@ -330,6 +344,7 @@ COMMANDS: dict[str, Command] = {
     "sweep": Command("methods × tasks × seeds, each once: trpl sweep PRESET --seeds N", sweep),
     "report": Command("a page of tables and curves: trpl report RUNS --out DIR", report),
     "figure": Command("a figure of the paper: trpl figure NAME [RUNS]", figure),
+    "export": Command("a run's policy for the robot: trpl export RUN FILE.onnx", export),
     "presets": Command("the paper's hyperparameters: trpl presets [METHOD [ENV]]", presets),
 }
 
