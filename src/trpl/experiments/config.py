@@ -149,7 +149,8 @@ class Config:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Config":
         check_names(values)
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**fields)
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Config))

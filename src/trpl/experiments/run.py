@@ -192,8 +192,8 @@ def check_finite(metrics: dict[str, Any], *, epoch: int, folder: Path) -> None:
     broken = [name for name, value in metrics.items() if value is not None and not math.isfinite(value)]
     if broken:
         raise RunError(
-            f"training broke down in epoch {epoch}: {', '.join(broken)} not finite. The checkpoint before it in {folder}"
-            " is untouched; a smaller learning_rate or smaller bounds may help"
+            f"training broke down in epoch {epoch}: {', '.join(broken)} not finite. The checkpoint before it"
+            f" in {folder} is untouched; a smaller learning_rate or smaller bounds may help"
         )
 
 
@@ -227,7 +227,7 @@ def stop_requests() -> Iterator[threading.Event]:
 
     def request(number: int, _: FrameType | None) -> None:
         stop.set()
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
     for number in before:
         signal.signal(number, request)
