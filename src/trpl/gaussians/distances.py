@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from trpl.backend import namespace, solve_triangular, stop_gradient
 from trpl.gaussians.density import whiten
-from trpl.gaussians.values import DiagGaussian, Gaussian, Parts
+from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts
 from trpl.linalg import diagonal, identity_like, log_ratio, squared_frobenius, squared_norm, symmetric_root
 
 Array = Any
@@ -61,20 +61,33 @@ def wasserstein_cov(p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form
     exact, scaled:      ‖I − M^½‖²_F with M = L_q⁻¹ Σ_p L_q⁻ᵀ, the distance of the whitened pair
     """
     check_form(form)
-    if isinstance(p, DiagGaussian) and isinstance(q, DiagGaussian):
-        difference = p.std - q.std
-        return squared_norm(difference / q.std if scaled else difference)
+    if form == "exact" and not scaled and isinstance(p, FullGaussian):
+        u, _, vt = namespace(p.chol).linalg.svd(stop_gradient(q.scale.mT @ p.chol), full_matrices=False)
+        rotation = u @ vt  # a minimum, so its own derivative drops out
+        return squared_frobenius(p.chol - q.scale @ rotation)
+    root, change = root_change(p, q, form=form)
+    if not scaled:
+        return difference_norm(change, p)
+    return root_distance(root, change, p, form=form)
+
+
+def root_change(p: Gaussian, q: Gaussian, *, form: Form) -> tuple[Array, Array]:
+    """The square root of q's covariance, and how far p's is from it; in the exact form both as q sees them."""
+    if isinstance(p, DiagGaussian):
+        return q.scale, p.std - q.scale
     if form == "commuting":
-        root_q = symmetric_root(q.scale)
-        difference = symmetric_root(p.scale) - root_q
-        return squared_frobenius(namespace(difference).linalg.solve(root_q, difference) if scaled else difference)
-    if scaled:
-        ratio = solve_triangular(q.scale, p.scale)
-        return squared_frobenius(symmetric_root(ratio) - identity_like(ratio))
-    u, _, vt = namespace(p.scale).linalg.svd(stop_gradient(q.scale.mT @ p.scale), full_matrices=False)
-    return squared_frobenius(
-        p.scale - q.scale @ (u @ vt)
-    )  # the best rotation is a minimum: its own derivative drops out
+        root = symmetric_root(q.scale)
+        return root, symmetric_root(p.scale) - root
+    ratio = solve_triangular(q.scale, p.scale)
+    root = identity_like(ratio)
+    return root, symmetric_root(ratio) - root
+
+
+def root_distance(root: Array, change: Array, like: Gaussian, *, form: Form) -> Array:
+    """The scaled distance from what `root_change` gives: ‖S_q⁻¹(S_p − S_q)‖², where S_q = I in the exact form."""
+    if isinstance(like, DiagGaussian):
+        return squared_norm(change / root)
+    return squared_frobenius(namespace(change).linalg.solve(root, change) if form == "commuting" else change)
 
 
 def check_form(form: str) -> None:

@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trpl.backend import Rule, namespace, solve_triangular, when_any
+from trpl.backend import Rule, any_true, namespace, solve_triangular, stop_gradient, when_any
+from trpl.gaussians.distances import kl_cov
 from trpl.gaussians.values import DiagGaussian, Gaussian
 from trpl.linalg import (
     cholesky_inverse_factor,
@@ -183,18 +184,22 @@ def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
 _project_full = Rule(_full_forward, _full_backward)
 
 
-def project_cov(predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
-    """The scale with KL = ε to the old covariance where `outside`; else the predicted one."""
+def project_cov(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
+    """The scale with KL = ε to the old covariance where the predicted one is further; else that."""
+    outside = kl_cov(predicted.detached(), old.detached()) > stop_gradient(bound)
+    if not any_true(outside):
+        return predicted.scale
     rule, core = (_project_diag, 1) if isinstance(predicted, DiagGaussian) else (_project_full, 2)
     return rule(*align((predicted.scale, core), (old.scale, core), (bound, 0), (outside, 0)))
 
 
-def multiplier(predicted: Gaussian, old: Gaussian, *, outside: Array, bound: Array) -> Array:
+def multiplier(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
     """η = 1/x − 1, and 0 where nothing is projected."""
+    outside = kl_cov(predicted, old) > bound
     if isinstance(predicted, DiagGaussian):
-        eigenvalues = _excess_precision(predicted.scale, old.scale)
+        eigenvalues = _excess_precision(predicted.std, old.scale)
     else:
-        change = solve_triangular(predicted.scale, old.scale - predicted.scale)
+        change = solve_triangular(predicted.chol, old.scale - predicted.chol)
         eigenvalues = namespace(change).linalg.eigvalsh(change + change.mT + change.mT @ change)
     eigenvalues, bound, outside = align((eigenvalues, 1), (bound, 0), (outside, 0))
     return 1.0 / kl_root(eigenvalues, bound, outside) - 1.0

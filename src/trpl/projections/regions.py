@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from trpl.backend import any_true, stop_gradient
+from trpl.backend import any_true
 from trpl.gaussians.distances import Form, check_form, frobenius_cov, kl_cov, mahalanobis, wasserstein_cov
 from trpl.gaussians.values import Gaussian, Parts
 from trpl.projections import frobenius, kl, wasserstein
@@ -49,13 +49,10 @@ class KL:
         return kl_cov(p, q)
 
     def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
-        outside = kl_cov(predicted.detached(), old.detached()) > stop_gradient(bound)
-        if not any_true(outside):
-            return predicted.scale
-        return kl.project_cov(predicted, old, outside=outside, bound=bound)
+        return kl.project_cov(predicted, old, bound)
 
     def cov_multiplier(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
-        return kl.multiplier(predicted, old, outside=kl_cov(predicted, old) > bound, bound=bound)
+        return kl.multiplier(predicted, old, bound)
 
 
 @dataclass(frozen=True)
@@ -74,12 +71,7 @@ class Wasserstein:
         return wasserstein_cov(p, q, form=self.form)
 
     def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
-        distance = self.cov_distance(predicted, old)
-        outside = distance > bound
-        if not any_true(outside):
-            return predicted.scale
-        weight = shrinkage(distance, bound)
-        return wasserstein.project_cov(predicted, old, outside=outside, weight=weight, form=self.form)
+        return wasserstein.project_cov(predicted, old, bound, form=self.form)
 
     def cov_multiplier(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
         return 1.0 / shrinkage(self.cov_distance(predicted, old), bound) - 1.0
@@ -98,12 +90,7 @@ class Frobenius:
         return frobenius_cov(p, q, whitened=self.whitened)
 
     def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
-        distance = self.cov_distance(predicted, old)
-        outside = distance > bound
-        if not any_true(outside):
-            return predicted.scale
-        weight = shrinkage(distance, bound)
-        return frobenius.project_cov(predicted, old, outside=outside, weight=weight)
+        return frobenius.project_cov(predicted, old, bound, whitened=self.whitened)
 
     def cov_multiplier(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
         return 1.0 / shrinkage(self.cov_distance(predicted, old), bound) - 1.0

@@ -10,41 +10,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from trpl.backend import namespace, solve_triangular, when_any
-from trpl.gaussians.distances import Form
+from trpl.backend import any_true, namespace, when_any
+from trpl.gaussians.distances import Form, root_change, root_distance
 from trpl.gaussians.values import DiagGaussian, Gaussian
-from trpl.linalg import gram_factor, identity_like, symmetric_root
+from trpl.linalg import gram_factor
 from trpl.projections.alignment import align
+from trpl.projections.mean import shrinkage
 
 Array = Any
 
 
-def project_cov(predicted: Gaussian, old: Gaussian, *, outside: Array, weight: Array, form: Form) -> Array:
-    """The scale a share `weight` of the way from old to predicted where `outside`; else the predicted one."""
+def project_cov(predicted: Gaussian, old: Gaussian, bound: Array, *, form: Form) -> Array:
+    """The scale at distance ε from the old one where the predicted one is further; else that."""
     xp = namespace(predicted.scale)
-    core = 1 if isinstance(predicted, DiagGaussian) else 2
-    p, q, weight, outside = align((predicted.scale, core), (old.scale, core), (weight, 0), (outside, 0))
+    root, change = root_change(predicted, old, form=form)
+    distance = root_distance(root, change, predicted, form=form)
+    outside = distance > bound
+    if not any_true(outside):
+        return predicted.scale
+    weight = shrinkage(distance, bound)
     if isinstance(predicted, DiagGaussian):
-        return xp.where(outside[..., None], q + weight[..., None] * (p - q), p)
-    interpolate = _interpolate_commuting if form == "commuting" else _interpolate_exact
+        p, root, change, weight, outside = align((predicted.std, 1), (root, 1), (change, 1), (weight, 0), (outside, 0))
+        return xp.where(outside[..., None], root + weight[..., None] * change, p)
 
-    def work(p: Array, q: Array, weight: Array) -> Array:
-        return xp.where(outside[..., None, None], interpolate(p, q, weight[..., None, None]), p)
+    def work(p: Array, q: Array, root: Array, change: Array, weight: Array, outside: Array) -> Array:
+        factor = gram_factor(root + weight[..., None, None] * change)
+        return xp.where(outside[..., None, None], factor if form == "commuting" else q @ factor, p)
 
-    def idle(p: Array, q: Array, weight: Array) -> Array:
-        return xp.broadcast_arrays(p, q, weight[..., None, None])[0]
+    def idle(p: Array, q: Array, root: Array, change: Array, weight: Array, outside: Array) -> Array:
+        return xp.broadcast_arrays(p, q, change, weight[..., None, None])[0]
 
-    return when_any(outside, work, idle, p, q, weight)
-
-
-def _interpolate_commuting(p: Array, q: Array, weight: Array) -> Array:
-    """The factor of S̃², S̃ = S_old + t(S − S_old) with S the symmetric roots of the covariances."""
-    root = symmetric_root(q)
-    return gram_factor(root + weight * (symmetric_root(p) - root))
-
-
-def _interpolate_exact(p: Array, q: Array, weight: Array) -> Array:
-    """The factor of L_q S² L_qᵀ, S = I + t(M^½ − I)."""
-    root = symmetric_root(solve_triangular(q, p))
-    one = identity_like(p)
-    return q @ gram_factor(one + weight * (root - one))
+    operands = align((predicted.scale, 2), (old.scale, 2), (root, 2), (change, 2), (weight, 0), (outside, 0))
+    return when_any(outside, work, idle, *operands)
