@@ -256,6 +256,44 @@ def sweep(argv: list[str]) -> int:
     return 130 if result.stopped else 1 if result.failed else 0
 
 
+def tune(argv: list[str]) -> int:
+    from trpl.experiments.config import METHODS, Config
+
+    parser = Parser("tune", "Search a method's settings on a task; started again it goes on. Settings given are not searched.")
+    parser.add_argument("method", help=", ".join(METHODS))
+    parser.add_argument("env_id", metavar="env", help="a Gymnasium environment")
+    parser.add_argument("--trials", type=positive_int, required=True, help="of the study, earlier sessions' counted")
+    parser.add_argument("--seeds", type=positive_int, default=3, help="runs per trial, from --seed up (3)")
+    parser.add_argument("--workers", type=positive_int, help="trials at a time (as many as cores)")
+    parser.add_argument("--storage", default="", help="database: sqlite:///FILE (OUT/studies.db) or postgresql://...")
+    parser.add_argument("--study", default="", help="name in the database (METHOD ENV)")
+    parser.add_argument("--out", default="tuning", help="folder of the trials' runs (tuning)")
+    parser.add_argument("--best", help="write the best trial there as a preset (.toml)")
+    parser.add_argument("--heartbeat", type=positive_int, default=15, help="seconds between a worker's signs of life (15)")
+    parser.add_argument("--as-worker", type=int, help=argparse.SUPPRESS)
+    add_settings(parser, skip=("method", "env_id", "source"), of=Config)
+    args = vars(parser.parse(argv))
+    names = ("method", "env_id", "study", "storage", "heartbeat")
+    about = {name: args.pop(name) for name in names}
+    trials, seeds, out, workers, best, worker = (
+        args.pop(key) for key in ("trials", "seeds", "out", "workers", "best", "as_worker")
+    )
+    from pathlib import Path
+
+    from trpl.experiments.tune import Tuning, work
+
+    tuning = Tuning(**about, num_trials=trials, num_seeds=seeds, out=Path(out), fixed=args)
+    if worker is not None:
+        work(tuning, worker=worker)
+        return 0
+    from trpl.experiments.tune_session import summary
+    from trpl.experiments.tune_session import tune as run_tune
+
+    result = run_tune(tuning, workers=workers, best=best)
+    print(summary(result))
+    return 130 if result.stopped else 1 if result.failures else 0
+
+
 def report(argv: list[str]) -> int:
     parser = Parser("report", "A page with tables and curves of runs; figures (PNG, SVG) and tables (CSV) beside it.")
     parser.add_argument("runs", nargs="+", help="run folders, or folders of them")
@@ -342,6 +380,7 @@ COMMANDS: dict[str, Command] = {
     "evaluate": Command("noise-free episodes of a run's policy: trpl evaluate RUN", evaluate),
     "play": Command("a video of a run's policy: trpl play RUN --video FILE", play),
     "sweep": Command("methods × tasks × seeds, each once: trpl sweep PRESET --seeds N", sweep),
+    "tune": Command("search a method's settings: trpl tune METHOD ENV --trials N", tune),
     "report": Command("a page of tables and curves: trpl report RUNS --out DIR", report),
     "figure": Command("a figure of the paper: trpl figure NAME [RUNS]", figure),
     "export": Command("a run's policy for the robot: trpl export RUN FILE.onnx", export),

@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,13 @@ def command(job: Job) -> list[str]:
     """The words after `trpl` that start the run, or go on with it."""
     if (job.folder / records.CONFIG).exists():
         return ["resume", str(job.folder)]
-    words = ["train", job.config.method, job.config.env_id, "--out", str(job.folder)]
-    for name, value in overrides_of(job.config).items():
+    return ["train", job.config.method, job.config.env_id, "--out", str(job.folder), *options(overrides_of(job.config))]
+
+
+def options(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as options of the command line."""
+    words = []
+    for name, value in settings.items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")

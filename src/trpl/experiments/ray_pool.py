@@ -4,6 +4,7 @@ Run folders must be on a path that all nodes share, and `trpl` must be installed
 again is the sweep's decision, so tasks are not retried here.
 """
 
+import socket
 import subprocess
 from dataclasses import replace
 from typing import Any
@@ -30,8 +31,9 @@ class RayPool:
     def __init__(self, *, address: str, num_workers: int | None = None):
         self.num_workers = num_workers
         try:
+            knock(address)
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             raise RunError(f"no Ray cluster at {address!r}: {error}") from error
         self._task = ray.remote(num_cpus=1, max_retries=0)(run_job)
         self._jobs: dict[ray.ObjectRef, Job] = {}
@@ -64,6 +66,13 @@ class RayPool:
     def kill(self) -> None:
         """Leave the cluster, which ends what this sweep still has on it."""
         ray.shutdown()
+
+
+def knock(address: str) -> None:
+    """Raise OSError unless something answers at host:port, which Ray itself finds out only after minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "://" not in address:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _size(job: Job) -> int:
