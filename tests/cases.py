@@ -9,7 +9,6 @@ import numpy as np
 import reference
 from frameworks import FRAMEWORKS, as_pair, policies
 from generators import Pair
-from scipy.optimize import brentq
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,7 @@ class Case:
         batch = pair.mean.shape[:-1]
         named = {"bound": mean_bound} if self.joint else {"mean_bound": mean_bound, "cov_bound": cov_bound}
         if self.entropy is not None:
-            room = np.vectorize(lambda b: entropy_room(b, pair.dim), otypes=[float])(np.broadcast_to(mean_bound, batch))
-            named[self.entropy] = reference.entropy(pair.kind, pair.old_scale) + offset * room
+            named[self.entropy] = reference.entropy(pair.kind, pair.old_scale) + offset * entropy_room(mean_bound, pair.dim)
         return {k: framework.array(np.broadcast_to(v, batch), dtype) for k, v in named.items()}
 
     def excess(self, pair: Pair, *, mean_bound=0.03, cov_bound=0.01) -> tuple[np.ndarray, ...]:
@@ -53,9 +51,12 @@ class Case:
         return mean / mean_bound - 1.0, cov / cov_bound - 1.0
 
 
-def entropy_room(bound: float, dim: int) -> float:
-    """How much entropy a KL of `bound` can add: scaling the covariance by c, (d/2)(c − 1 − log c) = ε."""
-    log_c = brentq(lambda s: np.expm1(s) - s - 2.0 * bound / dim, 1e-12, 60.0)
+def entropy_room(bound: np.ndarray | float, dim: int) -> np.ndarray:
+    """How much entropy a KL of `bound` can add: scaling the covariance by c = e^s, (d/2)(e^s − 1 − s) = ε."""
+    share = 2.0 * np.asarray(bound, dtype=np.float64) / dim
+    log_c = np.log1p(np.sqrt(2.0 * share) + share)  # above the root, so that Newton comes down to it
+    for _ in range(30):
+        log_c = log_c - (np.expm1(log_c) - log_c - share) / np.expm1(log_c)
     return 0.5 * dim * log_c
 
 

@@ -56,7 +56,7 @@ def test_finite_differences_in_jax(case, kind):
     framework = by_name("jax")
     arrays, options = inputs(case, framework, gentle_pair(kind))
     call = jax.jit(function(case, framework, kind, options))
-    check_grads(call, (*arrays, *options.values()), order=1, modes=("rev",), rtol=1e-4, atol=1e-5)
+    check_grads(call, (*arrays, *options.values()), order=1, modes=("rev",), eps=1e-6, rtol=1e-4, atol=1e-6)
 
 
 @every_kind
