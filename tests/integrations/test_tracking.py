@@ -25,6 +25,8 @@ def test_wandb_offline(tmp_path, monkeypatch):
     assert list(record.glob("*.wandb"))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of SQLAlchemy, by MLflow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_mlflow_in_the_folder_and_resumed(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -32,7 +34,7 @@ def test_mlflow_in_the_folder_and_resumed(tmp_path, monkeypatch):
         track(2048, {"train_return": 5.0, "kl": None, "entropy": math.inf})
     with tracker("mlflow", folder=tmp_path, config=CONFIG) as track:
         track(4096, {"train_return": 7.0})
-    client = mlflow.MlflowClient(tracking_uri=(tmp_path / "mlflow").as_uri())
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     experiment = client.get_experiment_by_name("trpl")
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"

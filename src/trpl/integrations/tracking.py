@@ -3,7 +3,7 @@
     with tracker("wandb", folder=run, config=settings) as track:
         track(steps, {"train_return": 12.0})
 
-What is tracked lies in the run folder (`wandb/`, `mlflow/`); `wandb sync` and `mlflow ui` take it from there. A resumed
+What is tracked lies in the run folder (`wandb/`, `mlflow.db`); `wandb sync` and `mlflow ui` take it from there. A resumed
 run keeps its identity.
 """
 
@@ -70,7 +70,7 @@ def _wandb(folder: Path, config: dict[str, Any]) -> Iterator[Callable[[int, dict
 def _mlflow(folder: Path, config: dict[str, Any]) -> Iterator[Callable[[int, dict[str, float]], None]]:
     import mlflow
 
-    client = mlflow.MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", (folder / "mlflow").as_uri()))
+    client = mlflow.MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db"))
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "trpl")
     experiment = client.get_experiment_by_name(name)
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(name)

@@ -1,0 +1,204 @@
+"""The TorchRL adapter: the loss is the paper's, the keys are TorchRL's, the usual loop runs."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torchrl.collectors import Collector
+    from torchrl.data import Bounded
+    from torchrl.envs import GymEnv
+    from torchrl.modules import IndependentNormal, NormalParamExtractor, ProbabilisticActor, TanhNormal, ValueOperator
+    from torchrl.objectives.value import GAE
+
+from trpl import DiagGaussian, entropy, kl_parts
+from trpl.integrations.torchrl import ProjectionModule, SharedScale, TRPLLoss
+from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
+
+pytestmark = [pytest.mark.filterwarnings("ignore:::torchrl"), pytest.mark.filterwarnings("ignore:::tensordict")]
+LAYERS = {
+    "kl": KLProjection(0.03, 1e-3),
+    "w2": WassersteinProjection(0.03, 1e-3),
+    "frobenius": FrobeniusProjection(0.03, 1e-3),
+    "kl-joint": JointKLProjection(0.031),
+}
+
+
+def contextual_actor(distribution_class=IndependentNormal, **kwargs):
+    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4), NormalParamExtractor())
+    module = TensorDictModule(network, in_keys=["observation"], out_keys=["loc", "scale"])
+    return ProbabilisticActor(
+        module,
+        in_keys=["loc", "scale"],
+        spec=Bounded(-1.0, 1.0, (2,)),
+        distribution_class=distribution_class,
+        return_log_prob=True,
+        **kwargs,
+    )
+
+
+def shared_actor():
+    head = SharedScale(2)
+    module = TensorDictModule(nn.Sequential(nn.Linear(3, 2), head), in_keys=["observation"], out_keys=["loc", "scale"])
+    return head, ProbabilisticActor(
+        module,
+        in_keys=["loc", "scale"],
+        spec=Bounded(-1.0, 1.0, (2,)),
+        distribution_class=IndependentNormal,
+        return_log_prob=True,
+    )
+
+
+def collected(actor, count=64):
+    """What a collector and GAE leave behind."""
+    data = TensorDict({"observation": torch.randn(count, 3)}, [count])
+    with torch.no_grad():
+        actor(data)
+    data["advantage"], data["value_target"] = torch.randn(count, 1), torch.randn(count, 1)
+    return data
+
+
+def critic():
+    return ValueOperator(nn.Linear(3, 1), in_keys=["observation"])
+
+
+def move(actor, amount=0.3):
+    """Another policy than the one that collected."""
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            parameter.add_(amount * torch.randn_like(parameter))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_loss_is_the_papers(name):
+    torch.manual_seed(0)
+    actor, value = contextual_actor(), critic()
+    data = collected(actor)
+    move(actor)
+    layer = LAYERS[name]
+    loss = TRPLLoss(actor, value, layer=layer, regression_weight=3.0)
+    found = loss(data)
+    predicted = actor.get_dist(data.select("observation"))
+    predicted = DiagGaussian(predicted.base_dist.loc, predicted.base_dist.scale)
+    old = DiagGaussian(data["loc"], data["scale"])
+    projected = layer(predicted, old)
+    normal = torch.distributions.Independent(torch.distributions.Normal(*projected), 1)
+    ratio = torch.exp(normal.log_prob(data["action"]) - data["action_log_prob"])
+    advantage = data["advantage"][:, 0]
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    kl = kl_parts(predicted, old)
+    assert found["loss_objective"].item() == pytest.approx(-(ratio * advantage).mean().item(), rel=1e-5)
+    assert found["loss_penalty"].item() == pytest.approx(
+        3.0 * layer.penalty(predicted, projected).mean().item(), rel=1e-5
+    )
+    assert found["kl"].item() == pytest.approx((kl.mean + kl.cov).mean().item(), rel=1e-5)
+    errors = value(data.select("observation"))["state_value"] - data["value_target"]
+    assert found["loss_critic"].item() == pytest.approx(errors.square().mean().item(), rel=1e-5)
+
+
+def test_gradients_reach_actor_and_critic_apart():
+    actor, value = contextual_actor(), critic()
+    data = collected(actor)
+    move(actor)
+    loss = TRPLLoss(actor, value, layer=LAYERS["kl"])
+    found = loss(data)
+    (found["loss_objective"] + found["loss_penalty"]).backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in actor.parameters())
+    assert all(parameter.grad is None for parameter in value.parameters())
+    found["loss_critic"].backward()
+    assert all(parameter.grad is not None for parameter in value.parameters())
+    assert not data["loc"].requires_grad  # what the collector wrote is left alone
+
+
+def test_a_shared_scale_is_solved_once_and_set():
+    torch.manual_seed(0)
+    head, actor = shared_actor()
+    data = collected(actor)
+    with torch.no_grad():
+        head.raw.sub_(1.0)
+    loss = TRPLLoss(actor, critic(), layer=LAYERS["kl"], shared_covariance=True)
+    projected = loss.projected(data)
+    assert projected.shares_covariance
+    assert kl_parts(projected, DiagGaussian(data["loc"], torch.ones(2))).cov.item() == pytest.approx(1e-3, rel=1e-2)
+    assert loss(data)["loss_penalty"].item() == pytest.approx(0.0, abs=1e-9)  # the mean has not moved
+    head.set_(projected.std)
+    assert torch.allclose(actor.get_dist(data.select("observation")).base_dist.scale[0], projected.std)
+
+
+def test_squashed_policies():
+    torch.manual_seed(0)
+    actor = contextual_actor(TanhNormal, distribution_kwargs={"tanh_loc": False})
+    data = collected(actor)
+    loss = TRPLLoss(actor, critic(), layer=LAYERS["kl"], normalize_advantage=False)
+    unmoved = -data["advantage"].mean().item()  # ratio 1 everywhere
+    assert loss(data)["loss_objective"].item() == pytest.approx(unmoved, abs=1e-3)
+    move(actor)
+    assert loss(data)["loss_penalty"].item() > 0.0
+
+
+def test_entropy_may_be_held():
+    actor = contextual_actor()
+    data = collected(actor)
+    loss = TRPLLoss(actor, critic(), layer=LAYERS["kl"])
+    loss.entropy = 2.5
+    assert entropy(loss.projected(data)) == pytest.approx(2.5, abs=1e-5)
+
+
+def test_projection_module_on_keys():
+    torch.manual_seed(0)
+    data = TensorDict(
+        {
+            "loc": torch.randn(4, 2), "scale": torch.rand(4, 2) + 0.5,
+            "before": {"loc": torch.randn(4, 2), "scale": torch.rand(4, 2) + 0.5},
+        },
+        [4],
+    )  # fmt: skip
+    module = ProjectionModule(LAYERS["kl"], in_keys=["loc", "scale", ("before", "loc"), ("before", "scale")])
+    module(data)
+    wanted = LAYERS["kl"](DiagGaussian(data["loc"], data["scale"]), DiagGaussian(*data["before"].values()))
+    assert torch.equal(data["projected_loc"], wanted.mean)
+    assert torch.equal(data["projected_scale"], wanted.std)
+    full = ProjectionModule(LAYERS["w2"], out_keys=["a", "b"])
+    eye = torch.eye(2).expand(4, 2, 2).contiguous()
+    a, b = full(loc=data["loc"], scale=2.0 * eye, old_loc=data["loc"] + 1.0, old_scale=eye)
+    assert (a.shape, b.shape) == ((4, 2), (4, 2, 2))
+
+
+@pytest.mark.filterwarnings("ignore")  # gymnasium's and torchrl's own
+def test_collector_gae_and_loss_in_a_loop():
+    torch.manual_seed(0)
+    env = GymEnv("Pendulum-v1")
+    head = SharedScale(1)
+    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1), head)
+    actor = ProbabilisticActor(
+        TensorDictModule(network, in_keys=["observation"], out_keys=["loc", "scale"]),
+        in_keys=["loc", "scale"],
+        spec=env.action_spec,
+        distribution_class=IndependentNormal,
+        return_log_prob=True,
+    )
+    value = critic()
+    loss = TRPLLoss(actor, value, layer=KLProjection(0.03, 1e-3, check=False), shared_covariance=True)
+    loss.make_value_estimator(gamma=0.9, lmbda=0.95)
+    outside = GAE(gamma=0.9, lmbda=0.95, value_network=value)
+    optimiser = torch.optim.Adam(loss.parameters(), lr=0.05)
+    for data in Collector(env, actor, frames_per_batch=64, total_frames=128):
+        with torch.no_grad():
+            loss.value_estimator(
+                data, params=loss.critic_network_params, target_params=loss.target_critic_network_params
+            )
+            assert torch.allclose(data["advantage"], outside(data.exclude("advantage"))["advantage"], atol=1e-5)
+        for _ in range(5):
+            found = loss(data)
+            optimiser.zero_grad()
+            sum(found[key] for key in found.keys() if key.startswith("loss_")).backward()  # noqa: SIM118
+            optimiser.step()
+        assert found["kl"].item() > 0.0
+        assert np.isfinite([found[key].item() for key in loss.out_keys]).all()
+        head.set_(loss.projected(data.reshape(-1)).std)
