@@ -18,6 +18,7 @@ from jax import Array, lax
 
 from trpl.algorithms.actor_critic import (
     ActorCritic,
+    LearnerState,
     Samples,
     distance_measurements,
     learning_rates,
@@ -41,15 +42,14 @@ FREE_FALL = math.log(2.0)  # nats per action dimension: entropy is bounded once 
 
 
 class PapiState(NamedTuple):
-    """A `LearnerState` and the factor by which roll-backs have cut the learning rates."""
+    """What every learner has, and the factor by which roll-backs have cut its learning rates."""
 
-    policy: Weights
-    policy_optimiser: Any
-    value: Weights
-    value_optimiser: Any
-    initial_entropy: Array
-    epoch: Array
+    learner: LearnerState
     learning_rate_factor: Array
+
+    @property
+    def policy(self) -> Weights:
+        return self.learner.policy
 
 
 def make(config: Settings, *, obs_size: int, action_size: int) -> Algorithm:
@@ -60,7 +60,7 @@ def make(config: Settings, *, obs_size: int, action_size: int) -> Algorithm:
     )
 
     def init(key):
-        return PapiState(*networks.init(key), learning_rate_factor=jnp.ones(()))
+        return PapiState(networks.init(key), learning_rate_factor=jnp.ones(()))
 
     def update(state, batch, rng):
         phases = [config.value_epochs, config.policy_epochs] + [config.policy_epochs] * through_projection
@@ -79,26 +79,26 @@ def _update(
     through_projection: bool,
 ) -> tuple[PapiState, Metrics]:
     """One epoch: advantages, value function, PPO epochs, roll-back to the bound, projection of head and covariance."""
-    samples = networks.samples(state, batch, discount=config.discount, gae_lambda=config.gae_lambda)
-    state = networks.begin(state, samples.old)
-    learning_rate, learning_rate_vf = (
-        rate * state.learning_rate_factor for rate in learning_rates(config, state.epoch)
-    )
-    state, value_loss = networks.fit_value(
-        state, samples, orders=orders[0], config=config, learning_rate=learning_rate_vf
+    learner, factor = state
+    samples = networks.samples(learner, batch, discount=config.discount, gae_lambda=config.gae_lambda)
+    learner = networks.begin(learner, samples.old)
+    learning_rate, learning_rate_vf = (rate * factor for rate in learning_rates(config, learner.epoch))
+    learner, value_loss = networks.fit_value(
+        learner, samples, orders=orders[0], config=config, learning_rate=learning_rate_vf
     )
     limit = config.bound * (1.0 - ROUNDING)
-    state, snapshots, report = snapshots_of_ppo(
-        state, samples, orders=orders[1], config=config, networks=networks, learning_rate=learning_rate
+    snapshots, report = snapshots_of_ppo(
+        learner, samples, orders=orders[1], config=config, networks=networks, learning_rate=learning_rate
     )
-    state, num_rejected = roll_back(state, snapshots, limit=limit)
+    learner, num_rejected = roll_back(learner, snapshots, limit=limit)
+    factor = factor * learning_rate_cut(num_rejected)
 
-    region, features = trust_region(networks.policy, state.policy, samples)
-    entropy_bound = minimum_entropy(samples.old, initial_entropy=state.initial_entropy, bound=config.bound)
-    candidate = Candidate(region.head, networks.policy(state.policy, samples.observations[:1]))
+    region, features = trust_region(networks.policy, learner.policy, samples)
+    entropy_bound = minimum_entropy(samples.old, initial_entropy=learner.initial_entropy, bound=config.bound)
+    candidate = Candidate(region.head, networks.policy(learner.policy, samples.observations[:1]))
     if through_projection:
         candidate = ascend(
-            state,
+            learner.policy,
             samples,
             region,
             features,
@@ -110,8 +110,8 @@ def _update(
         )
     projected, num_rounds = project(candidate, region, Limits(limit, entropy_bound))
     changed = (num_rounds > 0) | through_projection
-    policy = with_head(networks.policy, state.policy, projected)
-    policy = jax.tree.map(lambda new, same: jnp.where(changed, new, same), policy, state.policy)
+    policy = with_head(networks.policy, learner.policy, projected)
+    policy = jax.tree.map(lambda new, same: jnp.where(changed, new, same), policy, learner.policy)
 
     network = networks.policy(policy, samples.observations)
     divergence = kl_parts(network, samples.old)
@@ -129,7 +129,7 @@ def _update(
         "projection_rounds": num_rounds,
         "entropy_bounded": jnp.isfinite(entropy_bound),
     }
-    return state._replace(policy=policy, epoch=state.epoch + 1), metrics
+    return PapiState(learner._replace(policy=policy, epoch=learner.epoch + 1), factor), metrics
 
 
 class Snapshots(NamedTuple):
@@ -141,15 +141,15 @@ class Snapshots(NamedTuple):
 
 
 def snapshots_of_ppo(
-    state: PapiState,
+    learner: LearnerState,
     samples: Samples,
     *,
     orders: Array,
     config: Settings,
     networks: ActorCritic,
     learning_rate: Array,
-) -> tuple[PapiState, Snapshots, Metrics]:
-    """PPO's epochs on the clipped surrogate; `state` itself keeps the policy q it came with."""
+) -> tuple[Snapshots, Metrics]:
+    """PPO's epochs on the clipped surrogate, and what the last of them reports."""
 
     def epoch(running, order):
         running, report = fit_policy(
@@ -159,14 +159,14 @@ def snapshots_of_ppo(
         kl = (divergence.mean + divergence.cov).mean()
         return running, (Snapshots(running.policy, running.policy_optimiser, kl), report)
 
-    _, (snapshots, reports) = lax.scan(epoch, state, orders)
-    return state, snapshots, jax.tree.map(lambda x: x[-1], reports)
+    _, (snapshots, reports) = lax.scan(epoch, learner, orders)
+    return snapshots, jax.tree.map(lambda x: x[-1], reports)
 
 
-def roll_back(state: PapiState, snapshots: Snapshots, *, limit: float | Array) -> tuple[PapiState, Array]:
+def roll_back(learner: LearnerState, snapshots: Snapshots, *, limit: float | Array) -> tuple[LearnerState, Array]:
     """The newest snapshot whose mean KL to q is within the limit, with its optimiser; q and its own where none is.
 
-    Four or more rejected snapshots cut both learning rates. Returns the number rejected too.
+    Returns the number of snapshots rejected too.
     """
     fits = snapshots.kl <= limit
     num_rejected = jnp.argmax(jnp.append(fits[::-1], True))  # newest first; q, after the oldest, always fits
@@ -174,15 +174,14 @@ def roll_back(state: PapiState, snapshots: Snapshots, *, limit: float | Array) -
     policy, optimiser_state = jax.tree.map(
         lambda stacked, before: jnp.where(fits.any(), stacked[newest], before),
         (snapshots.policy, snapshots.policy_optimiser),
-        (state.policy, state.policy_optimiser),
+        (learner.policy, learner.policy_optimiser),
     )
-    cut = jnp.where(num_rejected >= MANY_REJECTED, LEARNING_RATE_CUT, 1.0)
-    state = state._replace(
-        policy=policy,
-        policy_optimiser=optimiser_state,
-        learning_rate_factor=state.learning_rate_factor * cut,
-    )
-    return state, num_rejected
+    return learner._replace(policy=policy, policy_optimiser=optimiser_state), num_rejected
+
+
+def learning_rate_cut(num_rejected: Array) -> Array:
+    """Four or more rejected snapshots: steps were too long, and both learning rates fall to 0.8 of what they were."""
+    return jnp.where(num_rejected >= MANY_REJECTED, LEARNING_RATE_CUT, 1.0)
 
 
 def minimum_entropy(old: Gaussian, *, initial_entropy: Array, bound: float) -> Array:
@@ -313,7 +312,7 @@ def interpolate_covariance(old: Gaussian, shape: Gaussian, share: Array) -> Gaus
 
 
 def ascend(
-    state: PapiState,
+    weights: Weights,
     samples: Samples,
     region: Region,
     features: Array,
@@ -337,7 +336,7 @@ def ascend(
         policy_loss = surrogate(log_prob(policy, actions) - old_log_prob, normalised(advantages))
         return policy_loss, {"policy_loss": policy_loss}
 
-    free = {"head": region.head, "raw": state.policy[raw]}
+    free = {"head": region.head, "raw": weights[raw]}
     free, _, _ = fit(
         loss,
         free,
