@@ -1,0 +1,295 @@
+"""What PyTorch users expect of the layers: distributions, modules, vmap, memory, repeated calls."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from cases import CASES, KINDS, SEPARATE
+from frameworks import TYPES, Torch, policies
+from generators import gentle_pair
+from torch.distributions import Independent, MultivariateNormal, Normal
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trpl import DiagGaussian, FullGaussian
+from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
+
+framework = Torch()
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def total(projected):
+    return sum((torch.cos(torch.arange(x.numel(), dtype=x.dtype)).reshape(x.shape) * x).sum() for x in projected)
+
+
+@every_kind
+@every_case
+def test_distributions_in_and_out(case, kind):
+    pair = gentle_pair(kind)
+    predicted, old = policies(framework, pair)
+    options = case.call_options(framework, pair)
+
+    def as_distribution(p):
+        return Independent(Normal(p.mean, p.std), 1) if kind == "diag" else MultivariateNormal(p.mean, scale_tril=p.chol)
+
+    layer = case.make(framework)
+    expected = layer(predicted, old, **options)
+    found = layer(as_distribution(predicted), as_distribution(old), **options)
+    assert isinstance(found, Independent if kind == "diag" else MultivariateNormal)
+    torch.testing.assert_close(found.mean, expected.mean, rtol=0, atol=0)
+    scale = found.base_dist.scale if kind == "diag" else found.scale_tril
+    torch.testing.assert_close(scale, expected.scale, rtol=0, atol=0)
+    penalty = layer.penalty(as_distribution(predicted), found)
+    torch.testing.assert_close(penalty, layer.penalty(predicted, expected))
+    audit = layer.audit(as_distribution(predicted), found, as_distribution(old), **options)
+    torch.testing.assert_close(audit.after.cov, layer.audit(predicted, expected, old, **options).after.cov)
+
+
+def test_distributions_that_are_not_gaussian_policies():
+    layer = KLProjection(0.1, 0.1)
+    good = Independent(Normal(torch.zeros(2, 3), torch.ones(2, 3)), 1)
+    with pytest.raises(ValueError, match=r"predicted must be .*wrap it in Independent"):
+        layer(good.base_dist, good)
+    with pytest.raises(ValueError, match="old must have one event dimension"):
+        layer(good, Independent(good.base_dist, 2))
+    with pytest.raises(ValueError, match="not Uniform"):
+        layer(torch.distributions.Uniform(torch.zeros(2), torch.ones(2)), good)
+
+
+def test_shared_distribution_is_expanded_on_the_way_out():
+    layer = WassersteinProjection(0.1, 0.1)
+    predicted = DiagGaussian(torch.zeros(4, 2), torch.tensor([1.0, 2.0]))
+    assert layer(predicted, predicted).std.shape == (2,)
+    one = Independent(Normal(torch.zeros(4, 2), torch.tensor([1.0, 2.0]).expand(4, 2)), 1)
+    assert layer(one, one).mean.shape == (4, 2)
+
+
+@every_kind
+@every_case
+def test_vmap_and_per_sample_gradients(case, kind):
+    """`vmap` of the layer is the layer on a batch; `vmap(grad)` gives each state's own gradient."""
+    pair = gentle_pair(kind)
+    predicted, old = policies(framework, pair)
+    options = case.call_options(framework, pair)
+    layer, make = case.make(framework), TYPES[kind]
+
+    def one(p, q, bounds):
+        return tuple(layer(make(*p), make(*q), **bounds))
+
+    batched = torch.func.vmap(one)(tuple(predicted), tuple(old), options)
+    expected = layer(predicted, old, **options)
+    for found, want in zip(batched, expected, strict=True):
+        torch.testing.assert_close(found, want, rtol=1e-11, atol=1e-13)
+
+    found = torch.func.vmap(torch.func.grad(lambda p, q, b: sum(x.sum() for x in one(p, q, b))))(tuple(predicted), tuple(old), options)
+    leaves = [x.clone().requires_grad_() for x in predicted]
+    want = torch.autograd.grad(sum(x.sum() for x in layer(make(*leaves), old, **options)), leaves)
+    for got, expected_gradient in zip(found, want, strict=True):
+        torch.testing.assert_close(got, expected_gradient, rtol=1e-10, atol=1e-12)
+
+
+@every_kind
+def test_nested_vmap_and_shared_old(kind):
+    pair = gentle_pair(kind)
+    predicted, old = policies(framework, pair)
+    layer, make = KLProjection(0.03, 0.01), TYPES[kind]
+    shape = (2, 3)
+    nested = torch.func.vmap(torch.func.vmap(lambda m, s: tuple(layer(make(m, s), make(old.mean[0], old.scale[0])))))
+    found = nested(predicted.mean.reshape(*shape, 3), predicted.scale.reshape(*shape, *predicted.scale.shape[1:]))
+    expected = layer(predicted, make(old.mean[0].expand(6, 3), old.scale[0].expand_as(predicted.scale)))
+    torch.testing.assert_close(found[1].reshape(expected.scale.shape), expected.scale, rtol=1e-11, atol=1e-13)
+
+
+@every_kind
+@every_case
+def test_a_second_forward_does_not_spoil_the_first_backward(case, kind):
+    """No state between calls: the authors' release kept one solver, sized for the first batch."""
+    layer = case.make(framework)
+    pairs = [gentle_pair(kind), gentle_pair(kind, 4, 2, seed=5), gentle_pair(kind, 9, 5, seed=6)]
+    alone, leaves, outputs = [], [], []
+    for pair in pairs:
+        predicted, old = policies(framework, pair)
+        options = case.call_options(framework, pair)
+        for store in (alone, outputs):
+            scale = predicted.scale.clone().requires_grad_()
+            out = total(layer(predicted.with_scale(scale), old, **options))
+            if store is alone:
+                alone.append(torch.autograd.grad(out, scale)[0])
+            else:
+                leaves.append(scale)
+                outputs.append(out)
+    for out, scale, expected in zip(reversed(outputs), reversed(leaves), reversed(alone), strict=True):
+        assert torch.equal(torch.autograd.grad(out, scale)[0], expected)
+
+
+@every_kind
+@every_case
+def test_nothing_is_kept_between_calls(case, kind):
+    layer = case.make(framework)
+    pair = gentle_pair(kind)
+    predicted, old = policies(framework, pair)
+    options = case.call_options(framework, pair)
+    scale = predicted.scale.clone().requires_grad_()
+    projected = layer(predicted.with_scale(scale), old, **options)
+    total(projected).backward()
+    watched = [weakref.ref(x) for x in (*projected, scale, old.scale, predicted.mean)]
+    before = set(vars(layer)) | set(dict(layer.named_buffers()))
+    del projected, scale, old, predicted
+    gc.collect()
+    assert [ref() for ref in watched] == [None] * len(watched)
+    assert set(vars(layer)) | set(dict(layer.named_buffers())) == before
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that any operation made, and the largest batch that was decomposed."""
+
+    def __init__(self):
+        super().__init__()
+        self.elements, self.decomposed = 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for x in pytree.tree_leaves(out):
+            if isinstance(x, torch.Tensor):
+                self.elements = max(self.elements, x.numel())
+        if any(word in func.name() for word in ("eigh", "svd", "qr", "cholesky", "while")) and isinstance(args[0], torch.Tensor):
+            self.decomposed = max(self.decomposed, args[0].shape[:-2].numel())
+        return out
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_memory_is_linear_in_the_batch_and_has_no_fourth_power(case):
+    """No operation, forward or backward, makes more than a few matrices for each state (the stacked factors of a QR are two)."""
+    for num, dim in ((3, 12), (24, 12), (3, 24)):
+        pair = gentle_pair("full", num, dim)
+        predicted, old = policies(framework, pair)
+        scale = predicted.scale.clone().requires_grad_()
+        options = case.call_options(framework, pair)
+        with Largest() as largest:
+            total(case.make(framework)(predicted.with_scale(scale), old, **options)).backward()
+        assert largest.elements <= 2 * num * dim * dim
+
+
+@pytest.mark.parametrize("case", SEPARATE, ids=str)
+def test_a_shared_covariance_is_solved_once(case):
+    pair = gentle_pair("full", 50, 3)
+    predicted, old = policies(framework, pair._replace(scale=pair.scale[0], old_scale=pair.old_scale[0]))
+    with Largest() as largest:
+        projected = case.make(framework)(predicted, old)
+    assert projected.chol.shape == (3, 3)
+    assert largest.decomposed <= 1
+    with Largest() as largest:
+        case.make(framework)(*policies(framework, pair))
+    assert largest.decomposed == 50  # so the counter counts
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.entropy is None], ids=str)
+def test_no_decomposition_when_nothing_is_outside(case):
+    if case.joint or case.metric.startswith("w2"):
+        pytest.skip("its distance itself needs a decomposition")
+    pair = gentle_pair("full")
+    predicted, old = policies(framework, pair)
+    with Largest() as largest:
+        projected = case.make(framework, mean_bound=1e9, cov_bound=1e9)(predicted, old)
+    assert largest.decomposed == 0
+    assert projected.chol is predicted.chol
+    assert projected.mean is predicted.mean
+
+
+@every_kind
+@every_case
+def test_second_derivatives_are_refused_or_right(case, kind):
+    """An error rather than a wrong number, also when the cotangent of the first one is a constant."""
+    pair = gentle_pair(kind, 2, 2)
+    predicted, old = policies(framework, pair)
+    options = case.call_options(framework, pair)
+    layer = case.make(framework, check=False)
+
+    def gradient(scale, create_graph):
+        lower = scale.tril() if kind == "full" else scale
+        out = layer(predicted.with_scale(lower), old, **options).scale.sum()
+        return torch.autograd.grad(out, scale, create_graph=create_graph)[0]
+
+    scale = predicted.scale.clone().requires_grad_()
+    direction = torch.cos(torch.arange(scale.numel(), dtype=scale.dtype)).reshape(scale.shape)
+    direction = direction.tril() if kind == "full" else direction
+    try:
+        (second,) = torch.autograd.grad((gradient(scale, True) * direction).sum() + (scale**3).sum(), scale)
+    except RuntimeError as error:
+        assert "derivative" in str(error) or "differentiate twice" in str(error)
+        return
+    step = 1e-6
+    ahead, behind = (gradient((predicted.scale + s * step * direction).requires_grad_(), False) for s in (1, -1))
+    expected = (ahead - behind) / (2 * step)
+    second = second - 3 * scale.detach() ** 2
+    second = second.tril() if kind == "full" else second
+    torch.testing.assert_close(second, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_bounds_are_attributes_buffers_or_parameters():
+    number = KLProjection(0.03, 0.01)
+    assert not list(number.parameters()) + list(number.buffers())
+    held = KLProjection(torch.tensor(0.03), torch.nn.Parameter(torch.tensor(0.01)))
+    assert set(held.state_dict()) == {"mean_bound", "cov_bound"}
+    assert [name for name, _ in held.named_parameters()] == ["cov_bound"]
+    predicted, old = policies(framework, gentle_pair("diag"), "float32")
+    held(predicted, old).std.sum().backward()
+    assert torch.isfinite(held.cov_bound.grad)
+    assert held.cov_bound.grad != 0
+    torch.testing.assert_close(held(predicted, old).std, number(predicted, old).std)
+    assert held.double()(*policies(framework, gentle_pair("diag"))).std.dtype == torch.float64
+
+
+def test_layers_print_what_they_are():
+    assert "mean_bound=0.03" in repr(KLProjection(0.03, 0.01))
+    assert "exact" in repr(WassersteinProjection(0.1, 0.1, form="exact"))
+    assert "whitened=True" in repr(FrobeniusProjection(0.1, 0.1, whitened=True))
+    assert "bound=0.1" in repr(JointKLProjection(0.1))
+
+
+def test_gaussians_are_pytrees():
+    for value in (DiagGaussian(torch.zeros(2), torch.ones(2)), FullGaussian(torch.zeros(2), torch.eye(2))):
+        leaves, spec = pytree.tree_flatten(value)
+        assert len(leaves) == 2
+        assert type(pytree.tree_unflatten(leaves, spec)) is type(value)
+
+
+@pytest.mark.slow
+@every_kind
+@pytest.mark.parametrize("name", ["kl", "w2", "frobenius", "joint-min-entropy"])
+def test_compile_fullgraph(name, kind):
+    """One graph, no breaks, the same numbers and gradients; with the checks left on."""
+    if (name, kind) in (("w2", "full"), ("frobenius", "diag")):
+        pytest.skip("each family once; compiling takes seconds")
+    case = next(c for c in CASES if c.name == name)
+    torch._dynamo.reset()
+    pair = gentle_pair(kind, 4, 2)
+    predicted, old = policies(framework, pair)
+    options = case.call_options(framework, pair)
+    layer = case.make(framework, check=True)
+    compiled = torch.compile(layer, fullgraph=True)
+    expected, found = [], []
+    for call, store in ((layer, expected), (compiled, found)):
+        scale = predicted.scale.clone().requires_grad_()
+        projected = call(predicted.with_scale(scale), old, **options)
+        store.extend([*projected, *torch.autograd.grad(total(projected), scale)])
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.gpu
+@every_kind
+@every_case
+def test_cuda_agrees_with_cpu(case, kind, cuda):
+    pair = gentle_pair(kind)
+    predicted, old = policies(framework, pair)
+    options = case.call_options(framework, pair)
+    expected = case.make(framework)(predicted, old, **options)
+    make = TYPES[kind]
+    moved = (make(*(x.to(cuda) for x in p)) for p in (predicted, old))
+    found = case.make(framework).to(cuda)(*moved, **{k: v.to(cuda) for k, v in options.items()})
+    for one, other in zip(found, expected, strict=True):
+        assert one.device.type == "cuda"
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-9, atol=1e-11)
