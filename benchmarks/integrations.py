@@ -24,8 +24,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from trpl.integrations.sb3 import TRPL
 
-PENDULUM = {"n_steps": 128, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3, "batch_size": 128}
-PENDULUM_ENVS = 8  # with n_steps: 1024 steps to an update
+PENDULUM = {"n_steps": 64, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3, "batch_size": 128}
+PENDULUM_ENVS = 16  # with n_steps: 1024 steps to an update
 CONTENDERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "ppo": (PPO, PENDULUM),
     "trpl": (TRPL, PENDULUM | {"learning_rate_vf": 1e-3}),
@@ -48,12 +48,12 @@ def pendulum_return(name: str, *, seed: int, num_steps: int) -> float:
     algorithm, settings = CONTENDERS[name]
     env = VecNormalize(make_vec_env("Pendulum-v1", n_envs=PENDULUM_ENVS, seed=seed), gamma=settings["gamma"])
     model = algorithm("MlpPolicy", env, seed=seed, device="cpu", **settings).learn(num_steps)
-    test = VecNormalize(make_vec_env("Pendulum-v1", seed=10_000 + seed), training=False, norm_reward=False)
+    test = VecNormalize(make_vec_env("Pendulum-v1", n_envs=20, seed=10_000 + seed), training=False, norm_reward=False)
     test.obs_rms = env.obs_rms
     return float(evaluate_policy(model, test, n_eval_episodes=100)[0])
 
 
-def speed(*, num_rollouts: int = 2, repeats: int = 3) -> None:
+def speed(*, num_rollouts: int = 1, repeats: int = 3) -> None:
     """Environment steps per second of processor time; per 2048 steps PPO makes 320 updates, TRPL 1280 + 640."""
     for projection in ("kl", "w2", "frobenius"):
         models = [PPO("MlpPolicy", "HalfCheetah-v5", seed=0, device="cpu")]

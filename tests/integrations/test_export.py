@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 from worlds import Cameras, Target
 
+from trpl.cli import main
 from trpl.errors import CheckpointError, ExportError
 from trpl.integrations import export as exporting
 from trpl.integrations.export import Deployable, Layer, export, load_npz
@@ -115,6 +116,16 @@ def test_the_graph_says_what_it_is(run, tmp_path):
     one, many = (np.zeros((n, 5), np.float32) for n in (1, 7))
     runs = session(tmp_path / "policy.onnx")
     assert [runs.run(None, {"observation": x})[0].shape for x in (one, many)] == [(1, 3), (7, 3)]
+
+
+def test_on_the_command_line(run, tmp_path, capsys):
+    assert main(["export", str(run), str(tmp_path / "policy.onnx")]) == 0
+    assert "10000 observations" in capsys.readouterr().out
+    assert load(tmp_path / "policy.onnx")(np.zeros((1, 5), np.float32)).shape == (1, 3)
+    assert main(["export", str(run), str(tmp_path / "policy"), "--format", "npz"]) == 0
+    assert load_npz(tmp_path / "policy").obs_size == 5
+    assert main(["export", str(run), str(tmp_path / "policy.bin")]) == 2
+    assert "name the format" in capsys.readouterr().err
 
 
 def test_a_format_may_be_named(run, tmp_path):
