@@ -218,6 +218,17 @@ def test_an_environment_that_cannot_be_trained_leaves_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_events_need_no_pytorch_and_are_purged_from_where_the_run_goes_on(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from trpl.experiments.run import event_writer;"
+        f"w = event_writer(Path({str(tmp_path)!r}), done=64); w.__enter__()(96, {{'kl': 1.0, 'none': None}});"
+        "w.__exit__(None, None, None); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    assert b"kl" in file.read_bytes()
+
+
 def test_breakdown_is_reported_with_its_epoch():
     with pytest.raises(RunError, match=r"epoch 3: kl, entropy not finite"):
         run.check_finite({"kl": float("nan"), "entropy": float("inf"), "penalty": None}, epoch=3, folder=Path("x"))

@@ -8,6 +8,7 @@ and resumed ends with the same bits as one that was not.
 import contextlib
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -107,7 +108,11 @@ class Trainer:
     def run(self, progress: Progress) -> RunResult:
         """Epochs until the end, or until SIGTERM or Ctrl-C; then a checkpoint."""
         config, saved = self.config, self.epoch
-        with stop_requests() as stop, progress, event_writer(self.folder, first_epoch=self.epoch + 1) as events:
+        with (
+            stop_requests() as stop,
+            progress,
+            event_writer(self.folder, done=self.epoch * config.rollout_size) as events,
+        ):
             progress.begin(self.epoch)
             while self.epoch < config.num_epochs and not stop.is_set():
                 metrics, evaluation = self.step(events)
@@ -239,11 +244,9 @@ def stop_requests() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def event_writer(folder: Path, *, first_epoch: int) -> Iterator[Any]:
-    """A function that writes scalars as TensorBoard events; events of epochs that are done again are purged."""
-    from tensorboardX import SummaryWriter
-
-    writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_epoch if first_epoch > 1 else None)
+def event_writer(folder: Path, *, done: int) -> Iterator[Any]:
+    """A function that writes scalars as TensorBoard events; events after the `done` steps are purged."""
+    writer = summary_writer_class()(str(folder / "tensorboard"), purge_step=done + 1 if done else None)
 
     def write(steps: int, scalars: dict[str, float | None]) -> None:
         for name, value in scalars.items():
@@ -254,3 +257,20 @@ def event_writer(folder: Path, *, first_epoch: int) -> Iterator[Any]:
         yield write
     finally:
         writer.close()
+
+
+def summary_writer_class() -> Any:
+    """tensorboardX's SummaryWriter, imported as if there were no PyTorch.
+
+    Where PyTorch is installed tensorboardX imports it to draw graphs: seconds and 180 MB that scalars need not pay for.
+    """
+    missing = object()
+    before = sys.modules.get("torch", missing)
+    if before is missing:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # makes `import torch` raise ImportError
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        if before is missing:
+            del sys.modules["torch"]
+    return SummaryWriter
