@@ -1,0 +1,43 @@
+"""Fenced blocks of the documentation, as data."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(path for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if "generated" not in path.parts)
+
+FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL)
+SET_UP = re.compile(r"^<!-- set-up\n(?P<code>.*?)^-->\s*$", re.MULTILINE | re.DOTALL)
+INCLUDE = re.compile(r'^--8<-- "(?P<path>[^"]+)"\s*$', re.MULTILINE)
+
+
+class Block(NamedTuple):
+    line: int
+    code: str
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def python_blocks(page: Path) -> list[Block]:
+    """Blocks marked python and hidden set-ups, in the order of the page, with included files in place."""
+    text = page.read_text(encoding="utf-8")
+    found = [match for match in FENCE.finditer(text) if match["info"].split(" ")[0] == "python"]
+    found = sorted([*found, *SET_UP.finditer(text)], key=lambda match: match.start())
+    return [
+        Block(text.count("\n", 0, match.start("code")), INCLUDE.sub(_included, match["code"])) for match in found
+    ]
+
+
+def commands(page: Path) -> list[str]:
+    """Command lines in shell blocks (bash, or unmarked), comments removed."""
+    text = page.read_text(encoding="utf-8")
+    blocks = [match["code"] for match in FENCE.finditer(text) if match["info"].strip() in ("", "bash")]
+    lines = [re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _included(match: re.Match) -> str:
+    return (ROOT / match["path"]).read_text(encoding="utf-8")

@@ -1,0 +1,36 @@
+"""Tables from benchmark files."""
+
+import json
+import sys
+
+import pytest
+from blocks import ROOT
+
+
+@pytest.fixture
+def make_tables(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    monkeypatch.delitem(sys.modules, "make_tables", raising=False)
+    import make_tables
+
+    return make_tables
+
+
+def test_rows_become_a_table_with_its_command(make_tables, tmp_path):
+    rows = [{"what": "kl|w2", "value": 1234.5, "met": True}, {"what": "ppo", "value": 0.0312, "met": None}]
+    (tmp_path / "training.json").write_text(json.dumps({"table": rows, "rates": {"kl": 1.0}}))
+    (tmp_path / "layers.json").write_text(json.dumps([{"case": "full", "milliseconds": 7.0}]))
+    make_tables.main(tmp_path, tmp_path / "out" / "bench.md")
+    text = (tmp_path / "out" / "bench.md").read_text()
+    assert text.index("### Layers") < text.index("### Training")
+    assert "| what | value | bar met |\n| --- | ---: | --- |\n| kl\\|w2 | 1,234 | yes |\n| ppo | 0.0312 | – |" in text
+    assert "`python benchmarks/training.py --out bench/training.json`" in text
+
+
+def test_plain_values_become_rows(make_tables):
+    assert make_tables.rows_of({"seconds": 2.0, "runs": [1, 2]}) == [{"what": "seconds", "value": 2.0}]
+
+
+def test_without_measurements_the_page_says_how_to_make_them(make_tables, tmp_path):
+    make_tables.main(tmp_path, tmp_path / "bench.md")
+    assert "make bench" in (tmp_path / "bench.md").read_text()
