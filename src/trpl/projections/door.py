@@ -7,6 +7,7 @@ checked when they can be looked at and the layer's `check` is on.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -91,12 +92,8 @@ def _check_one(name: str, p: Gaussian) -> None:
 def as_bound(name: str, bound: Array, like: Gaussian, *, check: bool) -> Array:
     """A bound as an array of the policy's dtype and device, refused if it is not positive and finite there."""
     array = _as_array(name, bound, like)
-    if check and has_values(array):
-        with reading(array):
-            xp = namespace(array)
-            good = 0.0 < array < math.inf if array.ndim == 0 else bool(xp.all((array > 0.0) & xp.isfinite(array)))
-        if not good:
-            raise ValueError(f"{name} must be positive and finite as {_dtype(array)}; got {_show(bound)}")
+    if check and not _holds(lambda xp, x: (x > 0.0) & xp.isfinite(x), bound, array):
+        raise ValueError(f"{name} must be positive and finite as {_dtype(array)}; got {_show(bound)}")
     return array
 
 
@@ -105,12 +102,22 @@ def as_entropy(name: str, target: Array | None, like: Gaussian, *, check: bool) 
     if target is None:
         return None
     array = _as_array(name, target, like)
-    if check and has_values(array):
-        with reading(array):
-            good = bool(namespace(array).all(namespace(array).isfinite(array)))
-        if not good:
-            raise ValueError(f"{name} must be finite: no covariance has an entropy of {_show(target)}")
+    if check and not _holds(lambda xp, x: xp.isfinite(x), target, array):
+        raise ValueError(f"{name} must be finite: no covariance has an entropy of {_show(target)}")
     return array
+
+
+def _holds(condition: Callable[[Any, Array], Array], given: Array, array: Array) -> bool:
+    """Whether all of `array` meets the condition, as far as one can see: a number always, an array unless it is traced."""
+    if isinstance(given, int | float | np.generic):
+        kind = np.float32 if _dtype(array) == "float32" else np.float64
+        with np.errstate(over="ignore", under="ignore"):
+            return bool(condition(np, kind(given)))
+    if not has_values(array):
+        return True
+    with reading(array):
+        xp = namespace(array)
+        return bool(xp.all(condition(xp, array)))
 
 
 def _as_array(name: str, value: Array, like: Gaussian) -> Array:
