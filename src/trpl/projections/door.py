@@ -108,7 +108,7 @@ def as_entropy(name: str, target: Array | None, like: Gaussian, *, check: bool) 
 
 
 def _holds(condition: Callable[[Any, Array], Array], given: Array, array: Array) -> bool:
-    """Whether all of `array` meets the condition, as far as one can see: a number always, an array unless it is traced."""
+    """Whether all of `array` meets the condition, as far as one can see: an array may be traced, a number is not."""
     if isinstance(given, int | float | np.generic):
         kind = np.float32 if _dtype(array) == "float32" else np.float64
         with np.errstate(over="ignore", under="ignore"):
