@@ -8,13 +8,14 @@ episode without knowing anything about the simulator: restoring is doing it agai
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 SUPPORTED_SPACES = (
     "supported are observations and actions that are Box spaces with one axis (vectors of numbers, actions of floats)"
@@ -85,6 +86,19 @@ def check_spaces(observation_space: gym.Space, action_space: gym.Space, *, env_i
         raise UnsupportedSpaceError(f"{env_id}: {hint}; {SUPPORTED_SPACES}")
 
 
+def _direct_step(env: gym.Env) -> tuple[Callable[[np.ndarray], tuple], int | None]:
+    """What steps the environment, and the time limit left for the caller to keep.
+
+    The wrappers that `gym.make` puts around every environment count steps and check the order of calls, which
+    `Environment` does too; going past them saves a few microseconds a step. Any other wrapper is left in place.
+    """
+    limit, inner = None, env
+    while isinstance(inner, TimeLimit | OrderEnforcing):
+        limit = inner._max_episode_steps if isinstance(inner, TimeLimit) else limit
+        inner = inner.env
+    return (env.step, None) if isinstance(inner, gym.Wrapper) else (inner.step, limit)
+
+
 class Environment:
     """One environment: `begin` starts an episode, `step` goes on, `state` and `restore` carry it over a restart."""
 
@@ -96,6 +110,7 @@ class Environment:
         self.episode = self.num_steps = 0
         self._shape = (self.observation_size,)
         self._action_dtype = self.gym_env.action_space.dtype
+        self._step, self._time_limit = _direct_step(self.gym_env)
         self._taken: list[np.ndarray] = []
         self._generator_state: dict[str, Any] | None = None
         self._guarded_reset(seed=seed)  # seeds the generator; episodes then draw from it
@@ -112,9 +127,11 @@ class Environment:
         """One step: observation (float64), reward, terminated, truncated. `action` is kept: do not write to it."""
         self.num_steps += 1
         try:
-            observation, reward, terminated, truncated, _ = self.gym_env.step(action.astype(self._action_dtype))
+            observation, reward, terminated, truncated, _ = self._step(action.astype(self._action_dtype))
         except Exception as error:
             raise self._fault(f"step raised {type(error).__name__}: {error}") from error
+        if self.num_steps == self._time_limit:
+            truncated = True
         self._taken.append(action)
         try:
             if math.isfinite(reward):
