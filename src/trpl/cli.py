@@ -259,17 +259,17 @@ def sweep(argv: list[str]) -> int:
 def tune(argv: list[str]) -> int:
     from trpl.experiments.config import METHODS, Config
 
-    parser = Parser("tune", "Search a method's settings on a task; started again it goes on. Settings given are not searched.")
+    parser = Parser("tune", "Search a method's settings on a task, but for those given; started again it goes on.")
     parser.add_argument("method", help=", ".join(METHODS))
     parser.add_argument("env_id", metavar="env", help="a Gymnasium environment")
     parser.add_argument("--trials", type=positive_int, required=True, help="of the study, earlier sessions' counted")
     parser.add_argument("--seeds", type=positive_int, default=3, help="runs per trial, from --seed up (3)")
     parser.add_argument("--workers", type=positive_int, help="trials at a time (as many as cores)")
-    parser.add_argument("--storage", default="", help="database: sqlite:///FILE (OUT/studies.db) or postgresql://...")
-    parser.add_argument("--study", default="", help="name in the database (METHOD ENV)")
+    parser.add_argument("--storage", default="", help="postgresql://..., or TRPL_STORAGE in the environment")
+    parser.add_argument("--study", default="", help="name in the database (METHOD-ENV)")
     parser.add_argument("--out", default="tuning", help="folder of the trials' runs (tuning)")
     parser.add_argument("--best", help="write the best trial there as a preset (.toml)")
-    parser.add_argument("--heartbeat", type=positive_int, default=15, help="seconds between a worker's signs of life (15)")
+    parser.add_argument("--heartbeat", type=positive_int, default=15, help="seconds between signs of life (15)")
     parser.add_argument("--as-worker", type=int, help=argparse.SUPPRESS)
     add_settings(parser, skip=("method", "env_id", "source"), of=Config)
     args = vars(parser.parse(argv))

@@ -1,7 +1,8 @@
 """`python -m trpl.worker COMMAND ...`: the command line, ended together with the process that started it.
 
-The starter keeps the other end of standard input and never writes to it. Once that end is closed, because the starter wants the
-work to stop or because it died, however it died, this process gets SIGTERM: a run then ends its epoch, saves and stops.
+The starter keeps the other end of standard input and never writes to it. Once that end is closed, because the starter
+wants the work to stop or because it died, however it died, this process gets SIGTERM: a run then ends its epoch, saves
+and stops.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Compact records: what reports read of a finished run, without checkpoints and events, small enough for a repository."""
+"""Compact records: what reports read of a finished run, small enough for a repository."""
 
 import gzip
 import os
@@ -12,14 +12,15 @@ from trpl.experiments import records
 def compact(run: str | Path, results: str | Path, *, place: str | Path | None = None) -> Path:
     """Copy a run's records to `results`/`place` (<env>/<method>/seed-<n> by default), whole or not at all.
 
-    `config.json` as it is, the lines of metrics, evaluations and timings gzipped, the same bytes for the same records. What
-    was there before is replaced.
+    `config.json` as it is; metrics, evaluations and timings gzipped, the same bytes for the same records. What was
+    there before is replaced.
     """
     run = Path(run)
     config = records.read_config(run)
     last = [line["epoch"] for line in records.read(run / records.METRICS)[-1:]]
     if last != [config.num_epochs]:
-        raise RunError(f"{run} has done {last[0] if last else 0} of {config.num_epochs} epochs: only finished runs are compacted")
+        done = last[0] if last else 0
+        raise RunError(f"{run} has done {done} of {config.num_epochs} epochs: only finished runs are compacted")
     final = Path(results) / (place or Path(config.env_id, config.method, f"seed-{config.seed}"))
     temporary = final.with_name(f".{final.name}-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)

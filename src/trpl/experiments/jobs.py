@@ -1,11 +1,12 @@
 """A job of a sweep: one run in its folder, done by a process of its own, here or on a node of a cluster.
 
-The process runs what `trpl train` and `trpl resume` run, on one thread, and writes to `log.txt` in the run folder. It stops,
-saving, when its standard input is closed, so it never outlives whoever started it. Whether a run is finished is read from its
-folder and nowhere else: that is why a sweep can be killed and started again.
+The process runs what `trpl train` and `trpl resume` run, on one thread, and writes to `log.txt` in the run folder. It
+stops, saving, when its standard input is closed, so it never outlives whoever started it. Whether a run is finished is
+read from its folder and nowhere else: that is why a sweep can be killed and started again.
 """
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -21,10 +22,13 @@ from trpl.experiments.plan import NO_DIFFERENCE, overrides_of
 from trpl.policies.storage import checkpoint_folders
 
 LOG = "log.txt"
-ONE_THREAD = {
-    name: "1"
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NPROC")  # XLA's: NPROC
-}
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NPROC",
+)  # XLA's
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,8 @@ def check_folder(job: Job) -> None:
         here, there = getattr(job.config, name), getattr(found, name)
         if here != there and name not in NO_DIFFERENCE:
             raise ConfigError(
-                f"{job.folder} holds a run with {name} {there!r}, this sweep wants {here!r}: give another --out, or remove it"
+                f"{job.folder} holds a run with {name} {there!r}, this sweep wants {here!r}: "
+                "give another --out, or remove it"
             )
 
 
@@ -99,7 +104,7 @@ def options(settings: Mapping[str, Any]) -> list[str]:
         flag = name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, tuple):
+        elif isinstance(value, tuple | list):
             words += [f"--{flag}", *map(str, value)]
         else:
             words.append(f"--{flag}={'none' if value is None else value}")
@@ -118,21 +123,24 @@ def environment(compiled: Path) -> dict[str, str]:
         "JAX_COMPILATION_CACHE_DIR": str(compiled / socket.gethostname()),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
-    return {**os.environ, **ONE_THREAD, "XLA_FLAGS": flags, **kept}
+    return {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "XLA_FLAGS": flags, **kept}
 
 
-def start_worker(words: list[str], *, log: Path, compiled: Path) -> subprocess.Popen:
-    """A process that runs `trpl WORDS`, one thread, output added to `log`, until it ends or its standard input is closed.
+def start_worker(
+    words: list[str], *, log: Path, compiled: Path, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen:
+    """A process that runs `trpl WORDS` on one thread, output added to `log`; it stops when its input is closed.
 
-    It has a session of its own, so that Ctrl-C reaches only whoever started it.
+    `variables` are added to its environment: what must not stand in a command. It has a session of its own, so that
+    Ctrl-C reaches only whoever started it.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as out:
-        out.write(f"$ trpl {' '.join(words)}\n".encode())
+        out.write(f"$ trpl {shlex.join(words)}\n".encode())
         out.flush()
         return subprocess.Popen(
             [sys.executable, "-m", "trpl.worker", *words],
-            env=environment(compiled),
+            env={**environment(compiled), **(variables or {})},
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -19,7 +19,7 @@ What a file does not say is the paper's preset of method and task. The same file
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,11 +56,13 @@ class PlannedRun(NamedTuple):
     folder: Path  # relative to the sweep's folder
 
 
-def planned_runs(name: str, *, seeds: Sequence[int] | None = None, overrides: Settings | None = None) -> list[PlannedRun]:
+def planned_runs(
+    name: str, *, seeds: Sequence[int] | None = None, overrides: Settings | None = None
+) -> list[PlannedRun]:
     """The runs of a named sweep or a TOML file, the first seed of everything first.
 
-    `seeds` and `overrides` (of the command line) are stronger than the file's. Runs of one method on one task that differ by
-    more than the seed get a folder per variant: its name in the file, or the settings that differ.
+    `seeds` and `overrides` (of the command line) are stronger than the file's. Runs of one method on one task that
+    differ by more than the seed get a folder per variant: its name in the file, or the settings that differ.
     """
     overrides = dict(overrides or {})
     check_names(overrides)
@@ -121,13 +123,14 @@ def preset_text(config: Config, *, base: Config, comment: str = "") -> str:
     """A preset file that turns `base`, the paper's preset, into `config`; the seed is left out."""
     changed = [name for name in NAMES if name not in OWN and getattr(config, name) != getattr(base, name)]
     lines = [f"# {line}" for line in comment.splitlines()]
-    lines += [f"methods = [{_toml(config.method)}]", f"tasks = [{_toml(config.env_id)}]", "", f"[method.{config.method}]"]
+    lines += [f"methods = [{_toml(config.method)}]", f"tasks = [{_toml(config.env_id)}]"]
+    lines += ["", f"[method.{config.method}]"]
     lines += [f"{name} = {_toml(getattr(config, name))}" for name in changed]
     return "\n".join(lines) + "\n"
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """"10" is the seeds 0 … 9, "3,5" those two, "10:20" from 10 up to but without 20."""
+    """The text "10" is the seeds 0 … 9, "3,5" those two, "10:20" from 10 up to but without 20."""
     try:
         if "," in text:
             seeds = tuple(int(part) for part in text.split(",") if part.strip())
@@ -160,7 +163,7 @@ def _changed(config: Config, overrides: Settings) -> Config:
 
 
 def _difference_names(configs: Sequence[Config]) -> list[str]:
-    """For each configuration the settings that tell it from others of its method and task; empty where it is the only one."""
+    """For each configuration what tells it from others of its method and task; empty where it is the only one."""
     names = []
     for config in configs:
         alike = [c for c in configs if (c.env_id, c.method) == (config.env_id, config.method)]
@@ -244,7 +247,3 @@ def _toml(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value, ensure_ascii=False)  # strings, numbers and booleans are spelled alike in TOML
-
-
-def describe_sweeps(names: Iterable[str] = SWEEPS) -> str:
-    return "; ".join(f"{name}: {SWEEPS[name].description}" for name in names)

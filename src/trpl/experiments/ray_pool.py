@@ -1,7 +1,7 @@
 """Jobs on a Ray cluster: the same process per job, started by a Ray task on whichever node has a free CPU.
 
-Run folders must be on a path that all nodes share, and `trpl` must be installed on each. Ray schedules; whether a job is tried
-again is the sweep's decision, so tasks are not retried here.
+Run folders must be on a path that all nodes share, and `trpl` must be installed on each. Ray schedules; whether a job
+is tried again is the sweep's decision, so tasks are not retried here.
 """
 
 import socket

@@ -88,7 +88,7 @@ SPACES: Mapping[str, Space] = {
 
 
 def space_of(base: Config, *, fixed: Mapping[str, Any]) -> dict[str, Range]:
-    """What to search for `base`'s method: its space without the settings that are `fixed` and those `base` has no use for.
+    """What to search for `base`'s method: its space without what is `fixed` and what `base` has switched off.
 
     Minibatches larger than the rollout are left out.
     """
@@ -96,7 +96,7 @@ def space_of(base: Config, *, fixed: Mapping[str, Any]) -> dict[str, Range]:
     for name, wanted in SPACES[base.method].items():
         if name in fixed or getattr(base, name) is None:
             continue
-        if name == "minibatch_size":
+        if name == "minibatch_size" and isinstance(wanted, Choice):
             wanted = Choice(tuple(size for size in wanted.options if size <= base.rollout_size))
             if len(wanted.options) < 2:
                 continue

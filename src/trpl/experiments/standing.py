@@ -52,9 +52,7 @@ class Standing:
         return max(0, self.job.config.num_epochs - self.epochs) * self.job.config.rollout_size
 
 
-def seconds_left(
-    of: Iterable[Standing], *, among: Iterable[Standing], num_workers: int
-) -> float | None:
+def seconds_left(of: Iterable[Standing], *, among: Iterable[Standing], num_workers: int) -> float | None:
     """What is left of the jobs `of`, each at the pace of jobs of its method and task, spread over the workers.
 
     A method and task without an epoch yet goes at the pace of all jobs; None while there is none.

@@ -1,8 +1,8 @@
 """Many runs, each done exactly once: on this machine's cores or on a Ray cluster, killed and started again at will.
 
-What is done is read from the run folders, so a sweep has no state of its own to lose. Runs that are finished are passed over,
-half-done ones go on from their checkpoints, and one that another process works on is waited for: two sweeps over the same
-folder share the work.
+What is done is read from the run folders, so a sweep has no state of its own to lose. Runs that are finished are passed
+over, half-done ones go on from their checkpoints, and one that another process works on is waited for: two sweeps over
+the same folder share the work.
 """
 
 import os
@@ -28,8 +28,8 @@ COMPILED = ".compiled"
 class Pool(Protocol):
     """Where jobs are done."""
 
-    num_workers: int | None  # None: as many as the cluster takes
-
+    @property
+    def num_workers(self) -> int | None: ...  # None: as many as the cluster takes
     def has_room(self) -> bool: ...
     def start(self, job: Job) -> None: ...
     def running(self) -> set[Job]: ...
@@ -194,7 +194,8 @@ def summary(result: SweepResult) -> str:
     """How a sweep ended: for each failure why, the end of its log, and where the log is."""
     lines = [f"{len(result.done)} runs done, {len(result.failed)} failed"]
     for job, reason in result.failed:
-        lines += ["", f"{job.name}: it {reason}; the end of {job.log}:", *(f"  | {line}" for line in log_tail(job.log).splitlines())]
+        lines += ["", f"{job.name}: it {reason}; the end of {job.log}:"]
+        lines += [f"  | {line}" for line in log_tail(job.log).splitlines()]
     if result.stopped:
         lines += ["stopped before the end; the same command goes on"]
     return "\n".join(lines)

@@ -59,7 +59,7 @@ class SeedRuns(contextlib.ExitStack):
 
 
 def score(seen: Sequence[Mapping[int, float]], *, epoch: int) -> float:
-    """Mean over seeds of the mean of the last 20 evaluations up to `epoch`: at the last epoch the run's final number."""
+    """Mean over seeds of the mean of the last 20 evaluations up to `epoch`: at the end the runs' final number."""
     last = [[returns[e] for e in sorted(returns) if e <= epoch][-REPORT_WINDOW:] for returns in seen]
     return sum(sum(returns) / len(returns) for returns in last) / len(last)
 

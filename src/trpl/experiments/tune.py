@@ -1,11 +1,13 @@
 """Tuning with Optuna: many workers on one study, several seeds per trial, bad trials ended early.
 
-A trial trains every seed in step and reports the mean over seeds of their last 20 evaluations; the pruner compares that running
-mean with other trials' at the same epoch. The study is in a database and the runs are in folders, so a study that was stopped or
-killed goes on: an interrupted trial is marked failed and put back, and its runs continue from their checkpoints.
+A trial trains every seed in step and reports the mean over seeds of their last 20 evaluations; the pruner compares that
+running mean with other trials' at the same epoch. The study is in a database and the runs are in folders, so a study
+that was stopped or killed goes on: an interrupted trial is marked failed and put back, and its runs continue from their
+checkpoints.
 """
 
 import os
+import re
 import socket
 import threading
 import time
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import optuna
+import sqlalchemy
 from optuna.trial import FrozenTrial, TrialState
 
 from trpl.errors import ConfigError, RunError
@@ -29,7 +32,9 @@ from trpl.experiments.trials import SeedRuns, Stopped
 from trpl.rollouts.environments import FaultyEnvironmentError
 
 NUM_TRIES = 2
-SURPLUS, CRASHES, FOLDER, WORKER, BROKEN = "surplus", "crashes", "folder", "worker", "broken"  # names of trial attributes
+STORAGE_VARIABLE = "TRPL_STORAGE"  # the database where no --storage is given
+# Attributes of trials.
+SURPLUS, CRASHES, FOLDER, WORKER, BROKEN = "surplus", "crashes", "folder", "worker", "broken"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +58,15 @@ class Tuning:
 
     @property
     def study_name(self) -> str:
-        return self.study or f"{self.method} {self.env_id}"
+        return self.study or f"{self.method}-{self.env_id}"
 
     @property
     def folder(self) -> Path:
-        return self.out / self.study_name.replace("/", "-").replace(" ", "-")
+        return self.out / self.study_name.replace("/", "-")
 
     @property
     def url(self) -> str:
-        return database_url(self.storage or f"sqlite:///{self.out / 'studies.db'}")
+        return database_url(self.storage or os.environ.get(STORAGE_VARIABLE) or f"sqlite:///{self.out / 'studies.db'}")
 
     @property
     def space(self) -> dict[str, Range]:
@@ -76,6 +81,10 @@ def database_url(storage: str) -> str:
     return f"postgresql+psycopg://{rest}" if scheme in ("postgresql", "postgres") else storage
 
 
+def without_password(url: str) -> str:
+    return re.sub(r"(://[^:@/]*):[^@]*@", r"\1:...@", url)
+
+
 def open_study(tuning: Tuning, *, worker: int = 0) -> optuna.Study:
     """The study, made if it is not there; refused if it was made with other settings."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -83,17 +92,7 @@ def open_study(tuning: Tuning, *, worker: int = 0) -> optuna.Study:
         tuning.out.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        try:
-            storage = optuna.storages.RDBStorage(
-                tuning.url,
-                engine_kwargs={"connect_args": {"timeout": 60}} if tuning.url.startswith("sqlite") else None,
-                heartbeat_interval=tuning.heartbeat,
-                grace_period=4 * tuning.heartbeat,
-                heartbeat_stale_trial_callback=lambda study, trial: put_back(study, trial, crashed=True),
-            )
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0]
-            raise RunError(f"the study's database {tuning.storage or tuning.url} cannot be used: {reason}") from error
+        storage = open_database(tuning)
         study = optuna.create_study(
             storage=storage, study_name=tuning.study_name, direction="maximize", load_if_exists=True
         )
@@ -103,6 +102,47 @@ def open_study(tuning: Tuning, *, worker: int = 0) -> optuna.Study:
     study.pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=tuning.base.num_epochs // 5)
     check_study(study, tuning)
     return study
+
+
+def open_database(tuning: Tuning) -> optuna.storages.RDBStorage:
+    """The storage; opened again should it fail, since two that make the tables at once get in each other's way."""
+    sqlite = tuning.url.startswith("sqlite")
+    for tries_left in reversed(range(NUM_TRIES)):
+        try:
+            storage = optuna.storages.RDBStorage(
+                tuning.url,
+                engine_kwargs={"connect_args": {"timeout": 60}} if sqlite else None,
+                heartbeat_interval=tuning.heartbeat,
+                grace_period=4 * tuning.heartbeat,
+                heartbeat_stale_trial_callback=lambda study, trial: put_back(study, trial, crashed=True),
+            )
+        except Exception as error:
+            if not tries_left:
+                reason = str(error).strip().splitlines()[0]
+                raise RunError(f"the database {without_password(tuning.url)} cannot be used: {reason}") from error
+            time.sleep(1.0)
+        else:
+            if sqlite:
+                make_transactions_exclusive(storage.engine)
+            return storage
+    raise AssertionError
+
+
+def make_transactions_exclusive(engine: sqlalchemy.Engine) -> None:
+    """Let SQLite lock when a transaction begins, not when it first writes.
+
+    Otherwise two workers may both read that a trial is waiting, and both take it.
+    """
+
+    def connect(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # the driver begins no transactions of its own
+
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    engine.dispose()
+    sqlalchemy.event.listen(engine, "connect", connect)
+    sqlalchemy.event.listen(engine, "begin", begin)
 
 
 def check_study(study: optuna.Study, tuning: Tuning) -> None:
@@ -161,7 +201,7 @@ def objective(trial: optuna.Trial, tuning: Tuning, *, stop: threading.Event) -> 
 
 
 def follow(trial: optuna.Trial, runs: SeedRuns, *, stop: threading.Event) -> float:
-    """Report every score to the pruner; training that breaks down counts as pruned, so that the sampler learns from it."""
+    """Report every score to the pruner; training that breaks down counts as pruned: the sampler learns from it."""
     value = float("-inf")
     try:
         for epoch, value in runs.scores(stop=stop):
@@ -197,7 +237,7 @@ def put_back(study: optuna.Study, trial: FrozenTrial, *, crashed: bool) -> None:
 
 
 def fail_stale_trials(study: optuna.Study) -> None:
-    """Fail and put back trials whose worker is gone: by their missing heartbeats, or, on this machine, their processes."""
+    """Fail and put back trials whose worker is gone, as missing heartbeats tell or, on this machine, its process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         optuna.storages.fail_stale_trials(study)
@@ -229,7 +269,7 @@ def is_gone(worker: str) -> bool:
 
 
 def count_states(study: optuna.Study) -> dict[str, int]:
-    """How many trials are complete, pruned, running, waiting and failed (those that were put back or surplus included)."""
+    """How many trials are complete, pruned, running, waiting and failed (put back ones and surplus ones included)."""
     found = [trial.state for trial in study.get_trials(deepcopy=False)]
     names = {state: "failed" if state == TrialState.FAIL else state.name.lower() for state in TrialState}
     return {name: found.count(state) for state, name in names.items()}
@@ -242,16 +282,19 @@ def best_preset(study: optuna.Study, tuning: Tuning) -> str:
         raise RunError(f"study {study.study_name!r} has no complete trial yet")
     counts = count_states(study)
     source = (
-        f"trpl tune: trial {best.number} of study {study.study_name!r}, mean return {best.value:.1f} over {tuning.num_seeds} "
-        f"seeds, the best of {counts['complete']} complete and {counts['pruned']} pruned trials"
+        f"trpl tune: trial {best.number} of study {study.study_name!r}, mean return {best.value:.1f} over "
+        f"{tuning.num_seeds} seeds, the best of {counts['complete']} complete and {counts['pruned']} pruned trials"
     )
     config = tuning.base.replace(**best.params, source=source)
     return preset_text(config, base=preset(tuning.method, tuning.env_id), comment=f"Written by trpl tune at {_now()}.")
 
 
 def best_trial(study: optuna.Study) -> FrozenTrial | None:
-    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    return max(complete, key=lambda trial: trial.value, default=None)
+    """The complete trial with the highest mean return."""
+    try:
+        return study.best_trial
+    except ValueError:  # none is complete
+        return None
 
 
 def _now() -> str:

@@ -13,7 +13,7 @@ from rich.table import Table
 from trpl.experiments.jobs import ended_badly, log_tail, options, release, start_worker
 from trpl.experiments.run import stop_requests
 from trpl.experiments.sweep import COMPILED, NUM_TRIES, num_cores
-from trpl.experiments.tune import Tuning, best_preset, best_trial, count_states, open_study
+from trpl.experiments.tune import STORAGE_VARIABLE, Tuning, best_preset, best_trial, count_states, open_study
 
 TICK_SECONDS = 1.0
 NUM_SHOWN = 5  # best trials in the table
@@ -53,7 +53,12 @@ def watch(tuning: Tuning, study: Any, *, num_workers: int, screen: "Screen") -> 
 
     def start(worker: int) -> None:
         words = [*command(tuning), f"--as-worker={worker}"]
-        processes[worker] = start_worker(words, log=log_of(tuning, worker), compiled=tuning.out / COMPILED)
+        processes[worker] = start_worker(
+            words,
+            log=log_of(tuning, worker),
+            compiled=tuning.out / COMPILED,
+            variables={STORAGE_VARIABLE: tuning.storage} if tuning.storage else {},
+        )
 
     with stop_requests() as stop:
         try:
@@ -85,9 +90,8 @@ def watch(tuning: Tuning, study: Any, *, num_workers: int, screen: "Screen") -> 
 
 
 def command(tuning: Tuning) -> list[str]:
-    """The words after `trpl` for a worker of the session."""
+    """The words after `trpl` for a worker; the database's address, which may hold a password, is not among them."""
     where = [f"--study={tuning.study_name}", f"--out={tuning.out}", f"--heartbeat={tuning.heartbeat}"]
-    where += [f"--storage={tuning.storage}"] if tuning.storage else []
     amount = [f"--trials={tuning.num_trials}", f"--seeds={tuning.num_seeds}"]
     return ["tune", tuning.method, tuning.env_id, *amount, *where, *options(tuning.fixed)]
 
