@@ -2,8 +2,8 @@
 
     python docs/make_tables.py [BENCH_FOLDER] [OUT_FILE]
 
-Reads bench/*.json and writes docs/generated/bench.md, which the page on speed includes. A file holds rows (a list of flat
-objects), or an object with rows under "table", or an object of plain values.
+Reads bench/*.json and writes docs/generated/bench.md, which the page on speed includes. A file holds rows (a list of
+flat objects), or an object with rows under "table", or an object of plain values.
 """
 
 import json
@@ -22,7 +22,8 @@ TITLES = {
 HEADINGS = {"met": "bar met", "eigvalsh_milliseconds": "eigvalsh, ms", "milliseconds": "ms"}
 MISSING = """!!! note "Not measured yet"
 
-    No measurement is recorded here. `make bench` makes `bench/*.json`, and `python docs/make_tables.py` this section from it.
+    No measurement is recorded here. `make bench` makes `bench/*.json`, and `python docs/make_tables.py` this section
+    from them.
 """
 
 
@@ -50,13 +51,17 @@ def rows_of(content: Any) -> list[dict[str, Any]]:
     if isinstance(content, dict) and isinstance(content.get("table"), list):
         content = content["table"]
     elif isinstance(content, dict):
-        content = [{"what": name, "value": value} for name, value in content.items() if not isinstance(value, dict | list)]
+        content = [
+            {"what": name, "value": value} for name, value in content.items() if not isinstance(value, dict | list)
+        ]
     return [row for row in content if isinstance(row, dict)] if isinstance(content, list) else []
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown; numbers to the right, columns in the order in which they first appear."""
-    columns = list(dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, dict | list)))
+    columns = list(
+        dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, dict | list))
+    )
     numeric = {name for name in columns if all(is_number(row.get(name)) for row in rows)}
     lines = [
         [HEADINGS.get(name, name.replace("_", " ")) for name in columns],
@@ -64,6 +69,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         *([shown(row.get(name)) for name in columns] for row in rows),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def is_plain(value: Any) -> bool:
+    return not isinstance(value, dict | list)
 
 
 def is_number(value: Any) -> bool:

@@ -26,9 +26,7 @@ def python_blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     found = [match for match in FENCE.finditer(text) if match["info"].split(" ")[0] == "python"]
     found = sorted([*found, *SET_UP.finditer(text)], key=lambda match: match.start())
-    return [
-        Block(text.count("\n", 0, match.start("code")), INCLUDE.sub(_included, match["code"])) for match in found
-    ]
+    return [Block(text.count("\n", 0, match.start("code")), INCLUDE.sub(_included, match["code"])) for match in found]
 
 
 def commands(page: Path) -> list[str]:

@@ -8,7 +8,10 @@ import pytest
 from trpl import cli
 
 RUN = "runs/HalfCheetah-v4/kl/seed-0"
-TINY = "--steps 64 --rollout-size 32 --minibatch-size 16 --policy-epochs 1 --value-epochs 1 --eval-episodes 1".split()
+TINY = [
+    *("--steps", "64", "--rollout-size", "32", "--minibatch-size", "16"),
+    *("--policy-epochs", "1", "--value-epochs", "1", "--eval-episodes", "1"),
+]
 
 
 @pytest.fixture(scope="session")

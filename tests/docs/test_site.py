@@ -1,27 +1,18 @@
 """The built site: strict, offline, with every public name in it."""
 
 import importlib
-import os
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import pytest
-from blocks import ROOT
+from building import build_site
 
 API = (("trpl", "trpl.html"), ("trpl.torch", "torch.html"), ("trpl.jax", "jax.html"))
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    pytest.importorskip("mkdocs", reason="mkdocs is not installed")
-    out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return out
+    return build_site(tmp_path_factory.mktemp("site"))
 
 
 @pytest.mark.parametrize(("module", "page"), API)
