@@ -2,9 +2,9 @@
 
     python benchmarks/sweep.py [--workers 2] [--steps 40960]
 
-Three times are taken: `trpl train` eight times in a row, `trpl sweep --workers 1`, and `trpl sweep --workers N`. The bar
-is 1.8 times the speed of the first on two idle cores. CPU time is shown beside the wall clock: on a busy machine it tells
-more, and what a sweep's is above that of the runs is its overhead.
+Three times are taken: `trpl train` eight times in a row, `trpl sweep --workers 1`, and `trpl sweep --workers N`. The
+bar is 1.8 times the speed of the first on two idle cores. CPU time is shown beside the wall clock: on a busy machine it
+tells more, and what a sweep's is above that of the runs is its overhead.
 """
 
 import argparse

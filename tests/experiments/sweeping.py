@@ -46,7 +46,7 @@ def trpl(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Popen:
     )
 
 
-def finish(process: subprocess.Popen, *, timeout: float = 120) -> tuple[int, str]:
+def finish(process: subprocess.Popen, *, timeout: float = 240) -> tuple[int, str]:
     try:
         output, _ = process.communicate(timeout=timeout)
     finally:

@@ -157,7 +157,7 @@ def test_crashes_are_tried_again_once_and_reported(place):
     assert epochs(flaky) == list(range(1, NUM_EPOCHS + 1))
 
 
-def wait_for(condition, *, timeout: float = 60.0) -> None:
+def wait_for(condition, *, timeout: float = 120.0) -> None:
     until = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < until, "it did not happen"

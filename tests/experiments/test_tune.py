@@ -249,7 +249,7 @@ def assert_whole(folder: Path, num_trials: int) -> None:
 def test_killed_and_started_again(tmp_path):
     words = ("tune", "ppo-m", "Pendulum-v1", "--trials", "3", "--seeds", "2", "--workers", "2", *OPTIONS)
     session = trpl(*words, cwd=tmp_path)
-    until = time.monotonic() + 90
+    until = time.monotonic() + 120
     while len(list(tmp_path.glob("tuning/*/trial-*/seed-1/checkpoints/*"))) < 2:
         assert session.poll() is None, session.communicate()[0]
         assert time.monotonic() < until
