@@ -36,7 +36,7 @@ def run(tmp_path):
     for name, *shape in zip(names, sizes[:-1], sizes[1:], strict=True):
         arrays[f"{name}/weight"] = (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
         arrays[f"{name}/bias"] = rng.standard_normal(shape[1]).astype(np.float32)
-    arrays["observation/shift"] = np.array([0.0, 1.0, -3.0, 250.0, 0.3])
+    arrays["observation/shift"] = np.array([0.0, 1.0, -3.0, 250.123, 0.3])
     arrays["observation/scale"] = np.array([1.0, 0.1, 20.0, 1e-4, 2.0])
     folder = tmp_path / "run"
     folder.mkdir()

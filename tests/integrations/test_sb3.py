@@ -213,15 +213,16 @@ def test_predict_on_one_and_on_many(covariance, contextual):
     assert not np.allclose(samples, many)
 
 
-def test_samples_have_the_covariance_of_the_gaussian():
-    model = TRPL("MlpPolicy", target_env(), policy_kwargs={"covariance": "full"}, **SMALL)
+@pytest.mark.parametrize(("covariance", "raw"), [("diagonal", [0.3, -0.5]), ("full", [0.3, -0.5, 0.8])])
+def test_samples_have_the_covariance_of_the_gaussian(covariance, raw):
+    model = TRPL("MlpPolicy", target_env(), policy_kwargs={"covariance": covariance}, **SMALL)
     with torch.no_grad():
-        model.policy.spread.copy_(torch.tensor([0.3, -0.5, 0.8]))
-        gaussian = model.policy.gaussian(torch.zeros(1, 2))
+        model.policy.spread.copy_(torch.tensor(raw))
+        mean, scale = model.policy.gaussian(torch.zeros(1, 2))
         actions, _, log_probs = model.policy(torch.zeros(20_000, 2))
-    covariance = gaussian.chol @ gaussian.chol.T
-    assert torch.cov(actions.T) == pytest.approx(covariance, abs=0.05)
-    host = torch.distributions.MultivariateNormal(gaussian.mean[0], scale_tril=gaussian.chol)
+    chol = torch.diag(scale) if covariance == "diagonal" else scale
+    assert torch.cov(actions.T) == pytest.approx(chol @ chol.T, abs=0.05)
+    host = torch.distributions.MultivariateNormal(mean[0], scale_tril=chol)
     assert torch.allclose(log_probs, host.log_prob(actions), atol=1e-4)
 
 
