@@ -1,9 +1,14 @@
 """A small trained run under the name the pages use, and small budgets for what they train."""
 
 import shutil
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for blocks and building, whatever pytest's import mode
+from building import build_site
 
 from trpl import cli
 
@@ -20,6 +25,12 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs") / "run"
     assert cli.main(["train", "kl", "HalfCheetah-v4", "--out", str(folder), "--quiet", *TINY]) == 0
     return folder
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The documentation, built."""
+    return build_site(tmp_path_factory.mktemp("site"))
 
 
 @pytest.fixture

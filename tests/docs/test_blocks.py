@@ -69,12 +69,12 @@ def test_commands_are_understood(page, monkeypatch, capsys):
 
 
 def stop_before_work(monkeypatch):
-    """Training and sweeping stop once the configuration has been built, other commands once they are parsed."""
+    """Training, sweeping and tuning stop once the configuration has been built, other commands once they are parsed."""
     parse = cli.Parser.parse
 
     def parse_then_stop(self, argv):
         args = parse(self, argv)
-        if self.prog.split()[-1] in ("train", "sweep", *QUICK):
+        if self.prog.split()[-1] in ("train", "sweep", "tune", *QUICK):
             return args
         raise Understood
 
@@ -84,6 +84,7 @@ def stop_before_work(monkeypatch):
     monkeypatch.setattr(cli.Parser, "parse", parse_then_stop)
     monkeypatch.setattr("trpl.experiments.run.train", stop)
     monkeypatch.setattr("trpl.experiments.sweep.sweep", stop)
+    monkeypatch.setattr("trpl.experiments.tune_session.tune", stop)
 
 
 def write_toml_files(page):

@@ -5,17 +5,11 @@ import time
 
 import pytest
 from blocks import ROOT
-from building import build_site
 
 spec = importlib.util.spec_from_file_location("chromium", ROOT / "tests" / "reports" / "chromium.py")
 chromium = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(chromium)
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason=chromium.HOW_TO_INSTALL)
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    return build_site(tmp_path_factory.mktemp("site"))
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,8 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from building import build_site
 
 API = (("trpl", "trpl.html"), ("trpl.torch", "torch.html"), ("trpl.jax", "jax.html"))
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    return build_site(tmp_path_factory.mktemp("site"))
 
 
 @pytest.mark.parametrize(("module", "page"), API)

@@ -1,10 +1,12 @@
-"""Tables from benchmark files."""
+"""Tables: those made from benchmark files, and those written by hand."""
 
 import json
 import sys
 
 import pytest
 from blocks import ROOT
+
+from trpl.experiments.presets import SWEEPS
 
 
 @pytest.fixture
@@ -34,3 +36,10 @@ def test_plain_values_become_rows(make_tables):
 def test_without_measurements_the_page_says_how_to_make_them(make_tables, tmp_path):
     make_tables.main(tmp_path, tmp_path / "bench.md")
     assert "make bench" in (tmp_path / "bench.md").read_text()
+
+
+def test_the_page_on_reproduction_counts_the_runs_right():
+    page = (ROOT / "docs" / "reproduce.md").read_text()
+    for name, sweep in SWEEPS.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        assert int(row.split("|")[3]) == len(sweep.configs)
