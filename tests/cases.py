@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
 import reference
 from frameworks import FRAMEWORKS, as_pair, policies
 from generators import Pair
@@ -35,12 +36,16 @@ class Case:
             return make(mean_bound, **self.options, **options)
         return make(mean_bound, cov_bound, **self.options, **options)
 
-    def call_options(self, framework, pair: Pair, dtype: str = "float64", *, mean_bound=0.03, cov_bound=0.01, offset=0.5):
+    def call_options(
+        self, framework, pair: Pair, dtype: str = "float64", *, mean_bound=0.03, cov_bound=0.01, offset=0.5
+    ):
         """Bounds for each state, and an entropy `offset` of the way from the old one to the greatest that the bound allows."""
         batch = pair.mean.shape[:-1]
         named = {"bound": mean_bound} if self.joint else {"mean_bound": mean_bound, "cov_bound": cov_bound}
         if self.entropy is not None:
-            named[self.entropy] = reference.entropy(pair.kind, pair.old_scale) + offset * entropy_room(mean_bound, pair.dim)
+            named[self.entropy] = reference.entropy(pair.kind, pair.old_scale) + offset * entropy_room(
+                mean_bound, pair.dim
+            )
         return {k: framework.array(np.broadcast_to(v, batch), dtype) for k, v in named.items()}
 
     def excess(self, pair: Pair, *, mean_bound=0.03, cov_bound=0.01) -> tuple[np.ndarray, ...]:
@@ -81,7 +86,9 @@ def run(case: Case, framework, pair: Pair, dtype: str = "float64", *, check: boo
     return as_pair(framework, framework.project(case.make(framework, check=check), predicted, old, **options), pair)
 
 
-def gradients(case: Case, framework, pair: Pair, dtype: str = "float64", *, seed: int = 0, **bounds) -> dict[str, np.ndarray]:
+def gradients(
+    case: Case, framework, pair: Pair, dtype: str = "float64", *, seed: int = 0, **bounds
+) -> dict[str, np.ndarray]:
     """Gradients of a random linear function of the projected policy, by name; factors' on their lower triangle."""
     predicted, old = policies(framework, pair, dtype)
     options = case.call_options(framework, pair, dtype, **bounds)

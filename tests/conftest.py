@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for generators, reference and frameworks, whatever pytest's import mode
+sys.path.insert(
+    0, str(Path(__file__).parent)
+)  # for generators, reference and frameworks, whatever pytest's import mode
 
 
 @pytest.fixture

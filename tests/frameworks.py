@@ -11,13 +11,16 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from generators import Pair
 
 import trpl.jax
 import trpl.torch
+from generators import Pair
 from trpl import DiagGaussian, FullGaussian
 
-QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # compiling is most of the time
+QUICK = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}  # compiling is most of the time
 TYPES = {"diag": DiagGaussian, "full": FullGaussian}
 
 

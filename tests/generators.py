@@ -33,7 +33,9 @@ class Pair(NamedTuple):
     def reshaped(self, *batch: int) -> Pair:
         """The same states in another batch shape."""
         core = {"mean": 1, "old_mean": 1, "scale": self.core, "old_scale": self.core}
-        return self._replace(**{k: getattr(self, k).reshape(*batch, *getattr(self, k).shape[-c:]) for k, c in core.items()})
+        return self._replace(
+            **{k: getattr(self, k).reshape(*batch, *getattr(self, k).shape[-c:]) for k, c in core.items()}
+        )
 
     @property
     def core(self) -> int:
@@ -86,7 +88,9 @@ DIMENSIONS = {1: 0.15, 2: 0.20, 3: 0.20, 4: 0.15, 6: 0.10, 8: 0.08, 12: 0.05, 17
 """Shares of the dimensions among hard pairs; small ones are cheap, so there are more of them."""
 
 
-def hard_pairs(kind: Kind, num: int, dim: int, *, seed: int, condition: float = 1e10, smallest_bound: float = 1e-6) -> HardPairs:
+def hard_pairs(
+    kind: Kind, num: int, dim: int, *, seed: int, condition: float = 1e10, smallest_bound: float = 1e-6
+) -> HardPairs:
     """Variances from 1e-8 to 1e4, condition numbers to 1e10, bounds from 1e-6 to 10, means far and near.
 
     A third of the predictions has nothing to do with the old policy, a third is a moderate change of it, a third a small one. A

@@ -6,6 +6,7 @@ They take covariances, not factors, and are accurate for ordinary policies only,
 from __future__ import annotations
 
 import numpy as np
+
 from generators import Pair
 
 

@@ -4,11 +4,12 @@ import jax
 import numpy as np
 import pytest
 import torch
+from jax.test_util import check_grads
+from numpy.testing import assert_allclose, assert_array_equal
+
 from cases import CASES, KINDS, SEPARATE, by_name, gradients, policies, run
 from frameworks import FRAMEWORKS, TYPES
 from generators import close_pair, gentle_pair
-from jax.test_util import check_grads
-from numpy.testing import assert_allclose, assert_array_equal
 
 pytestmark = pytest.mark.usefixtures("x64")
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -19,7 +20,13 @@ every_dtype = pytest.mark.parametrize("dtype", ["float64", "float32"])
 
 def lower(kind: str, scale):
     """Factors stay lower triangular while finite differences are taken."""
-    return scale.tril() if kind == "full" and isinstance(scale, torch.Tensor) else jax.numpy.tril(scale) if kind == "full" else scale
+    return (
+        scale.tril()
+        if kind == "full" and isinstance(scale, torch.Tensor)
+        else jax.numpy.tril(scale)
+        if kind == "full"
+        else scale
+    )
 
 
 def inputs(case, framework, pair):
@@ -160,7 +167,10 @@ def test_shared_covariance_gradient_is_the_sum(case, kind, framework):
     batch = pair.mean.shape[:1]
     shared = pair._replace(scale=pair.scale[0], old_scale=pair.old_scale[0])
     expanded = pair._replace(
-        **{k: np.broadcast_to(getattr(shared, k), (*batch, *getattr(shared, k).shape)).copy() for k in ("scale", "old_scale")}
+        **{
+            k: np.broadcast_to(getattr(shared, k), (*batch, *getattr(shared, k).shape)).copy()
+            for k in ("scale", "old_scale")
+        }
     )
     layer = case.make(framework)
     one, many = policies(framework, shared), policies(framework, expanded)

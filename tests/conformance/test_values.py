@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
 import reference
 from cases import CASES, KINDS, SEPARATE, as_pair, by_name, entropy_room, policies, run
 from frameworks import FRAMEWORKS
 from generators import Pair, close_pair, gentle_pair
-from numpy.testing import assert_allclose, assert_array_equal
 
 pytestmark = pytest.mark.usefixtures("x64")
 every_case = pytest.mark.parametrize("case", CASES, ids=str)

@@ -6,12 +6,12 @@ import weakref
 import pytest
 import torch
 import torch.utils._pytree as pytree
-from cases import CASES, KINDS, SEPARATE
-from frameworks import TYPES, Torch, policies
-from generators import gentle_pair
 from torch.distributions import Independent, MultivariateNormal, Normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cases import CASES, KINDS, SEPARATE
+from frameworks import TYPES, Torch, policies
+from generators import gentle_pair
 from trpl import DiagGaussian, FullGaussian
 from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 
@@ -32,7 +32,9 @@ def test_distributions_in_and_out(case, kind):
     options = case.call_options(framework, pair)
 
     def as_distribution(p):
-        return Independent(Normal(p.mean, p.std), 1) if kind == "diag" else MultivariateNormal(p.mean, scale_tril=p.chol)
+        return (
+            Independent(Normal(p.mean, p.std), 1) if kind == "diag" else MultivariateNormal(p.mean, scale_tril=p.chol)
+        )
 
     layer = case.make(framework)
     expected = layer(predicted, old, **options)
@@ -83,7 +85,9 @@ def test_vmap_and_per_sample_gradients(case, kind):
     for found, want in zip(batched, expected, strict=True):
         torch.testing.assert_close(found, want, rtol=1e-11, atol=1e-13)
 
-    found = torch.func.vmap(torch.func.grad(lambda p, q, b: sum(x.sum() for x in one(p, q, b))))(tuple(predicted), tuple(old), options)
+    found = torch.func.vmap(torch.func.grad(lambda p, q, b: sum(x.sum() for x in one(p, q, b))))(
+        tuple(predicted), tuple(old), options
+    )
     leaves = [x.clone().requires_grad_() for x in predicted]
     want = torch.autograd.grad(sum(x.sum() for x in layer(make(*leaves), old, **options)), leaves)
     for got, expected_gradient in zip(found, want, strict=True):
@@ -154,7 +158,9 @@ class Largest(TorchDispatchMode):
         for x in pytree.tree_leaves(out):
             if isinstance(x, torch.Tensor):
                 self.elements = max(self.elements, x.numel())
-        if any(word in func.name() for word in ("eigh", "svd", "qr", "cholesky", "while")) and isinstance(args[0], torch.Tensor):
+        if any(word in func.name() for word in ("eigh", "svd", "qr", "cholesky", "while")) and isinstance(
+            args[0], torch.Tensor
+        ):
             self.decomposed = max(self.decomposed, args[0].shape[:-2].numel())
         return out
 
@@ -259,6 +265,10 @@ def test_gaussians_are_pytrees():
 @pytest.mark.slow
 @every_kind
 @pytest.mark.parametrize("name", ["kl", "w2", "frobenius", "joint-min-entropy"])
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised inside of dynamo
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
+)  # raised inside of inductor
 def test_compile_fullgraph(name, kind):
     """One graph, no breaks, the same numbers and gradients; with the checks left on."""
     if (name, kind) in (("w2", "full"), ("frobenius", "diag")):

@@ -34,10 +34,10 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+
 from cases import CASES, KINDS, Case, entropy_room
 from frameworks import TYPES, Torch, policies
 from generators import DIMENSIONS, HardPairs, hard_pairs
-
 from trpl import DiagGaussian, entropy, frobenius_parts, kl_parts, wasserstein_parts
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
@@ -77,7 +77,9 @@ def rounding_limits(metric: str, p, q, parts, eps: float) -> tuple[torch.Tensor,
             return size(x, dim=-1)
     else:
         old, new = q.chol.abs(), p.chol.abs()
-        inverse = torch.linalg.solve_triangular(q.chol, torch.eye(q.dim, dtype=q.chol.dtype).expand_as(q.chol), upper=False).abs()
+        inverse = torch.linalg.solve_triangular(
+            q.chol, torch.eye(q.dim, dtype=q.chol.dtype).expand_as(q.chol), upper=False
+        ).abs()
         ratio = torch.linalg.solve_triangular(q.chol, p.chol, upper=False)
         spread = eps * inverse @ (old @ ratio.abs())
         shift_error = (inverse @ p.mean.abs()[..., None])[..., 0]
@@ -111,7 +113,9 @@ def check_bound(case: Case, kind: str, dim: int) -> None:
     if case.entropy is not None:
         offset = np.random.default_rng(dim).uniform(-0.9, 0.9, size=hard.cov_bound.shape)
         room = torch.as_tensor(entropy_room(hard.cov_bound, dim) * offset)
-        options[case.entropy] = entropy(old) + torch.where(room < 0, room.clamp_min(-0.3 * options["bound"].sqrt()), room)
+        options[case.entropy] = entropy(old) + torch.where(
+            room < 0, room.clamp_min(-0.3 * options["bound"].sqrt()), room
+        )
     leaves = [x.clone().requires_grad_() for x in (*predicted, *old, *options.values())]
     make = TYPES[kind]
     named = dict(zip(options, leaves[4:], strict=True))

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 import torch
+
 from cases import CASES, KINDS, SEPARATE, policies
 from frameworks import FRAMEWORKS, Torch
 from generators import gentle_pair
-
 from trpl import ConvergenceError, DiagGaussian, FullGaussian
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -28,18 +28,53 @@ def bad_pairs(framework):
     good = diag(framework, [[0.0, 1.0]], [[1.0, 2.0]])
     matrix = full(framework, [[0.0, 1.0]], [np.eye(2)])
     a = framework.array
-    yield "dimensions differ", diag(framework, [[0.0] * 3], [[1.0] * 3]), good, "old policy has 2 action dimensions, predicted has 3"
+    yield (
+        "dimensions differ",
+        diag(framework, [[0.0] * 3], [[1.0] * 3]),
+        good,
+        "old policy has 2 action dimensions, predicted has 3",
+    )
     yield "structures differ", good, matrix, "same structure"
     yield "std of another size", diag(framework, [[0.0, 1.0]], [[1.0, 1.0, 1.0]]), good, r"predicted\.std must end in"
     yield "chol not square", good._replace(), full(framework, [[0.0, 1.0]], [[[1.0, 0.0]]]), r"old\.chol must end in"
     yield "chol without matrix", full(framework, [0.0, 1.0], [1.0, 2.0]), matrix, r"predicted\.chol"
-    yield "batches differ", diag(framework, np.zeros((3, 2)), np.ones((3, 2))), diag(framework, np.zeros((4, 2)), np.ones((4, 2))), "batch shapes"
-    yield "std of another batch", diag(framework, np.zeros((3, 2)), np.ones((2, 2))), good, r"predicted\.std must have the mean's batch shape"
-    yield "no dimensions", diag(framework, np.zeros((3, 0)), np.zeros((3, 0))), good, "predicted has no action dimensions"
-    yield "integers", DiagGaussian(a([[0, 1]], "int32"), a([[1, 2]], "int32")), good, r"predicted\.mean must be float32 or float64, not int32"
+    yield (
+        "batches differ",
+        diag(framework, np.zeros((3, 2)), np.ones((3, 2))),
+        diag(framework, np.zeros((4, 2)), np.ones((4, 2))),
+        "batch shapes",
+    )
+    yield (
+        "std of another batch",
+        diag(framework, np.zeros((3, 2)), np.ones((2, 2))),
+        good,
+        r"predicted\.std must have the mean's batch shape",
+    )
+    yield (
+        "no dimensions",
+        diag(framework, np.zeros((3, 0)), np.zeros((3, 0))),
+        good,
+        "predicted has no action dimensions",
+    )
+    yield (
+        "integers",
+        DiagGaussian(a([[0, 1]], "int32"), a([[1, 2]], "int32")),
+        good,
+        r"predicted\.mean must be float32 or float64, not int32",
+    )
     yield "half precision", diag(framework, [[0.0, 1.0]], [[1.0, 2.0]], "float16"), good, "not float16"
-    yield "mixed in one", DiagGaussian(good.mean, a([[1.0, 2.0]], "float32")), good, r"predicted\.mean is float64 and predicted\.std float32"
-    yield "mixed in the pair", good, diag(framework, [[0.0, 1.0]], [[1.0, 2.0]], "float32"), "predicted is float64 and old float32"
+    yield (
+        "mixed in one",
+        DiagGaussian(good.mean, a([[1.0, 2.0]], "float32")),
+        good,
+        r"predicted\.mean is float64 and predicted\.std float32",
+    )
+    yield (
+        "mixed in the pair",
+        good,
+        diag(framework, [[0.0, 1.0]], [[1.0, 2.0]], "float32"),
+        "predicted is float64 and old float32",
+    )
     yield "not a Gaussian", (good.mean, good.std), good, "predicted must be"
     yield "not arrays", DiagGaussian([[0.0, 1.0]], [[1.0, 2.0]]), good, r"predicted\.mean must be an array, not list"
 
@@ -48,16 +83,51 @@ def bad_values(framework):
     good = diag(framework, [[0.0, 1.0]], [[1.0, 2.0]])
     matrix = full(framework, [[0.0, 1.0]], [np.eye(2)])
     for value in (np.nan, np.inf, -np.inf):
-        yield f"mean {value}", diag(framework, [[0.0, value]], [[1.0, 2.0]]), good, r"predicted\.mean has 1 entries that are NaN or infinite"
+        yield (
+            f"mean {value}",
+            diag(framework, [[0.0, value]], [[1.0, 2.0]]),
+            good,
+            r"predicted\.mean has 1 entries that are NaN or infinite",
+        )
         yield f"old mean {value}", good, diag(framework, [[value, value]], [[1.0, 2.0]]), r"old\.mean has 2 entries"
-        yield f"chol {value}", full(framework, [[0.0, 1.0]], [[[1.0, 0.0], [value, 1.0]]]), matrix, r"predicted\.chol has 1 entries"
+        yield (
+            f"chol {value}",
+            full(framework, [[0.0, 1.0]], [[[1.0, 0.0], [value, 1.0]]]),
+            matrix,
+            r"predicted\.chol has 1 entries",
+        )
     yield "std NaN", diag(framework, [[0.0, 1.0]], [[np.nan, 2.0]]), good, r"predicted\.std"
     yield "opposite infinities", diag(framework, [[np.inf, -np.inf]], [[1.0, 2.0]]), good, r"predicted\.mean has 2"
-    yield "std 0", diag(framework, [[0.0, 1.0]], [[1.0, 0.0]]), good, r"predicted\.std must be positive; the smallest entry is 0"
-    yield "old std negative", good, diag(framework, [[0.0, 1.0]], [[1.0, -2.0]]), r"old\.std must be positive; the smallest entry is -2"
-    yield "chol singular", full(framework, [[0.0, 1.0]], [[[1.0, 0.0], [1.0, 0.0]]]), matrix, r"predicted\.chol is singular"
-    yield "old chol negative", matrix, full(framework, [[0.0, 1.0]], [[[1.0, 0.0], [1.0, -1.0]]]), r"old\.chol is singular"
-    yield "chol not lower", full(framework, [[0.0, 1.0]], [[[1.0, 0.5], [0.5, 1.0]]]), matrix, r"predicted\.chol must be lower triangular"
+    yield (
+        "std 0",
+        diag(framework, [[0.0, 1.0]], [[1.0, 0.0]]),
+        good,
+        r"predicted\.std must be positive; the smallest entry is 0",
+    )
+    yield (
+        "old std negative",
+        good,
+        diag(framework, [[0.0, 1.0]], [[1.0, -2.0]]),
+        r"old\.std must be positive; the smallest entry is -2",
+    )
+    yield (
+        "chol singular",
+        full(framework, [[0.0, 1.0]], [[[1.0, 0.0], [1.0, 0.0]]]),
+        matrix,
+        r"predicted\.chol is singular",
+    )
+    yield (
+        "old chol negative",
+        matrix,
+        full(framework, [[0.0, 1.0]], [[[1.0, 0.0], [1.0, -1.0]]]),
+        r"old\.chol is singular",
+    )
+    yield (
+        "chol not lower",
+        full(framework, [[0.0, 1.0]], [[[1.0, 0.5], [0.5, 1.0]]]),
+        matrix,
+        r"predicted\.chol must be lower triangular",
+    )
 
 
 @every_framework

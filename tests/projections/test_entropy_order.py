@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 import reference
 from cases import SEPARATE, run
 from frameworks import Torch

@@ -8,10 +8,11 @@ from math import log, sqrt
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
+
 from cases import CASES, SEPARATE, entropy_room, run
 from frameworks import Torch
 from generators import Pair, gentle_pair
-from scipy.optimize import minimize
 
 NUM_PAIRS = 500
 CLOSE = 1e-6

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+
 from cases import CASES
 from frameworks import TYPES, Torch, policies
 from generators import gentle_pair
-
 from trpl import entropy as entropy_of
 
 framework = Torch()
@@ -77,7 +77,9 @@ def test_implicit_gradient_equals_unrolled(case, kind):
         named = dict(zip(options, leaves[4:], strict=True))
         layer, make = case.make(framework), TYPES[kind]
         projected = layer(make(*leaves[:2]), make(*leaves[2:4]), **named)
-        audit = layer.audit(predicted, make(*(x.detach() for x in projected)), old, **{k: v.detach() for k, v in named.items()})
+        audit = layer.audit(
+            predicted, make(*(x.detach() for x in projected)), old, **{k: v.detach() for k, v in named.items()}
+        )
         start = 0.97 / (1.0 + audit.cov_multiplier)
         plain = unrolled(case, kind, leaves[:4], named, start)
         weights = [torch.cos(torch.arange(x.numel(), dtype=x.dtype)).reshape(x.shape) for x in projected]

@@ -1,0 +1,96 @@
+"""The bracketed Newton, on functions that are easy and on functions made to break it."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trpl.projections.kl import kl_root, twice_kl_of_precision
+from trpl.roots import increasing_root
+
+
+def solve(function, slope, target, start):
+    x = torch.as_tensor(start, dtype=torch.float64)
+    return increasing_root(
+        lambda x: (function(x), x * slope(x)),
+        torch.as_tensor(target, dtype=torch.float64),
+        start=x,
+        active=torch.ones_like(x, dtype=torch.bool),
+    )
+
+
+@pytest.mark.parametrize("start", [1e-6, 1e-3, 0.1, 0.5, 1.0])
+def test_powers(start):
+    for power in (1.0, 2.0, 4.0, 9.0):
+        targets = torch.logspace(-8, -0.01, 30, dtype=torch.float64)
+        found = solve(lambda x, p=power: x**p, lambda x, p=power: p * x ** (p - 1), targets, torch.full((30,), start))
+        torch.testing.assert_close(found, targets ** (1 / power), rtol=1e-11, atol=0)
+
+
+def test_a_function_that_throws_newton_out_of_its_bracket():
+    """Flat, then steep: bare Newton from the flat part lands far outside."""
+    found = solve(
+        lambda x: x**2 + torch.expm1(200 * (x - 0.9)).clamp_min(0),
+        lambda x: 2 * x + torch.where(x > 0.9, 200 * torch.exp(200 * (x - 0.9)), 0.0),
+        torch.tensor([0.5, 100.0]),
+        torch.tensor([1e-5, 1e-5]),
+    )
+    torch.testing.assert_close(found[0], torch.tensor(0.5, dtype=torch.float64).sqrt())
+    assert 0.9 < found[1] < 1.0
+
+
+def test_a_mirror_root_below_zero_is_not_taken():
+    """f = 0.2 + x² + x/1000 is nearly even: the other root of f = 0.21 lies at −0.1005."""
+    target = torch.tensor([0.21], dtype=torch.float64)
+    expected = -0.0005 + torch.sqrt(torch.tensor([0.01 + 0.0005**2], dtype=torch.float64))
+    for start in (1e-4, 1e-3, 2e-3, 0.01, 0.5, 1.0):
+        found = solve(lambda x: 0.2 + x * x + 0.001 * x, lambda x: 2 * x + 0.001, target, torch.tensor([start]))
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+
+
+def test_entries_that_are_not_active_stay():
+    start = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    found = increasing_root(
+        lambda x: (x * x, 2 * x * x),
+        torch.tensor([0.25, 0.25], dtype=torch.float64),
+        start=start,
+        active=torch.tensor([True, False]),
+    )
+    assert found[1] == start[1]
+    torch.testing.assert_close(found[0], torch.tensor(0.5, dtype=torch.float64))
+
+
+def test_inactive_entries_cost_no_steps():
+    """Samples inside must not keep the loop going."""
+    calls = []
+
+    def evaluate(x):
+        calls.append(1)
+        return x * x, 2 * x * x
+
+    target = torch.tensor([0.25, 4.0], dtype=torch.float64)
+    increasing_root(
+        evaluate, target, start=torch.tensor([0.45, 1.0], dtype=torch.float64), active=torch.tensor([True, False])
+    )
+    assert len(calls) <= 5
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.lists(st.floats(-0.999999, 1e10), min_size=1, max_size=8),
+    st.floats(1e-6, 10.0),
+)
+def test_kl_root_from_any_eigenvalues(eigenvalues, bound):
+    values = torch.tensor([eigenvalues], dtype=torch.float64)
+    one, limit = torch.ones(1, dtype=torch.float64), torch.tensor([bound], dtype=torch.float64)
+    outside = twice_kl_of_precision(one, values)[0] > 2 * limit * (1 + 1e-6)
+    x = kl_root(values, limit, outside)
+    if outside:
+        assert 0 < float(x) <= 1
+        u = np.array(eigenvalues) * x.item()
+        reached = 0.5 * np.sum(np.log1p(u) - u / (1 + u))
+        # x has one rounding, which u = −1 + δ magnifies by 1/δ
+        assert reached == pytest.approx(bound, rel=1e-9 + 1e-15 * float(np.max(1 / (1 + u))) ** 2 / bound)
+    else:
+        assert float(x) == 1.0
