@@ -55,7 +55,7 @@ class Deployable(NamedTuple):
     def __call__(self, observations: np.ndarray) -> np.ndarray:
         """Mean actions for raw observations [..., obs], float32."""
         x = np.asarray(observations, np.float32)
-        if self.shift is not None:
+        if self.shift is not None and self.scale is not None:
             x = (x - self.shift) / self.scale
         if self.clip is not None:
             x = np.clip(x, -self.clip, self.clip)
@@ -129,7 +129,7 @@ def from_run(run: str | Path) -> Deployable:
 def observations_to_check(policy: Deployable, rng: np.random.Generator) -> np.ndarray:
     """Observations as training saw them, and three times as far out."""
     noise = 3.0 * rng.standard_normal((NUM_CHECKED, policy.obs_size))
-    if policy.shift is not None:
+    if policy.shift is not None and policy.scale is not None:
         noise = policy.shift + policy.scale * noise
     return noise.astype(np.float32)
 

@@ -58,9 +58,9 @@ class ProjectionModule(TensorDictModuleBase):
     ) -> None:
         super().__init__()
         self.layer, self.overrides = layer, overrides
-        self.in_keys, self.out_keys = list(in_keys), list(out_keys)
+        self.in_keys, self.out_keys = list(in_keys), list(out_keys)  # type: ignore[assignment]
 
-    @dispatch
+    @dispatch  # type: ignore[arg-type]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         loc, scale, old_loc, old_scale = (tensordict.get(key) for key in self.in_keys)
         kind = DiagGaussian if scale.ndim == loc.ndim else FullGaussian
@@ -127,7 +127,7 @@ class TRPLLoss(LossModule):
         keys = self.tensor_keys
         actor, critic = self.actor_network, self.critic_network
         read = [keys.action, keys.sample_log_prob, keys.advantage, keys.value_target]
-        self.in_keys = list(dict.fromkeys([*actor.in_keys, *actor[-1].in_keys, *critic.in_keys, *read]))
+        self.in_keys = list(dict.fromkeys([*actor.in_keys, *actor[-1].in_keys, *critic.in_keys, *read]))  # type: ignore[assignment]
 
     def _forward_value_estimator_keys(self, **kwargs: Any) -> None:
         if getattr(self, "_value_estimator", None) is not None:
@@ -139,13 +139,13 @@ class TRPLLoss(LossModule):
         """GAE with this loss's value function; other estimators may be handed over or used beside it."""
         if value_type not in (None, ValueEstimators.GAE):
             return super().make_value_estimator(value_type, **hyperparams)
-        settings = {"gamma": 0.99, "lmbda": 0.95} | hyperparams
+        settings: dict[str, Any] = {"gamma": 0.99, "lmbda": 0.95} | hyperparams
         self.value_type = ValueEstimators.GAE
         self._value_estimator = GAE(value_network=self.critic_network, **settings)
         self._forward_value_estimator_keys()
         return self
 
-    @dispatch
+    @dispatch  # type: ignore[arg-type]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The terms of the loss, to be added up (`loss_*`), and the KL and entropy of what the network predicts."""
         keys = self.tensor_keys

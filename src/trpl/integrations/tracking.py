@@ -3,8 +3,8 @@
     with tracker("wandb", folder=run, config=settings) as track:
         track(steps, {"train_return": 12.0})
 
-What is tracked lies in the run folder (`wandb/`, `mlflow.db`); `wandb sync` and `mlflow ui` take it from there. A resumed
-run keeps its identity.
+What is tracked lies in the run folder (`wandb/`, `mlflow.db`); `wandb sync` and `mlflow ui` take it from there. A
+resumed run keeps its identity.
 """
 
 from __future__ import annotations
