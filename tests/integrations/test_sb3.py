@@ -16,6 +16,7 @@ from worlds import Cameras, Target
 
 from trpl import DiagGaussian, entropy, kl_parts
 from trpl.entropy_schedule import exponential, linear
+from trpl.errors import ConvergenceError
 from trpl.integrations.sb3 import TRPL, MlpPolicy
 
 SMALL = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "n_epochs_vf": 1, "device": "cpu", "seed": 0}
@@ -89,6 +90,14 @@ def test_entropy_may_have_a_linear_floor():
     model = TRPL("MlpPolicy", target_env(), **settings, **EAGER).learn(128)
     floor = linear(initial=model.initial_entropy, target=0.0, progress=0.75, dim=2)
     assert model.logger.name_to_value["train/entropy"] >= floor - 1e-4
+
+
+def test_a_policy_that_is_not_finite_is_an_error():
+    """An equality of the joint projection that falls faster than the bound allows has no solution."""
+    settings = {"entropy_schedule": "exponential", "target_entropy": -1.0, "entropy_equality": True}
+    model = TRPL("MlpPolicy", target_env(), projection="kl-joint", **settings, **EAGER)
+    with pytest.raises(ConvergenceError, match="no policy within the bound"):
+        model.learn(320)
 
 
 @pytest.mark.parametrize("num_updates", [0, 1, 3])

@@ -19,6 +19,7 @@ from stable_baselines3.common.utils import FloatSchedule, update_learning_rate
 from torch import Tensor
 
 from trpl import entropy_schedule as schedules
+from trpl.errors import ConvergenceError
 from trpl.gaussians import DiagGaussian, Gaussian, entropy, kl_parts, log_prob
 from trpl.integrations.sb3.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
 from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
@@ -177,6 +178,7 @@ class TRPL(OnPolicyAlgorithm):
         with torch.no_grad():
             predicted = self.policy.gaussian(samples.observations)
             projected = self.layer(predicted, samples.old, **constraint)
+            self._check_finite(projected)
             if not self.policy.contextual:
                 self.policy.set_spread(_shared(projected))
                 predicted = self.policy.gaussian(samples.observations)
@@ -189,6 +191,14 @@ class TRPL(OnPolicyAlgorithm):
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         if target is not None:
             self.logger.record("train/entropy_target", float(target))
+
+    def _check_finite(self, projected: Gaussian) -> None:
+        """The layer does not look at values in the epochs; a policy that is not finite is an error, never handed on."""
+        if not torch.isfinite(projected.mean.sum() + projected.scale.sum()):
+            raise ConvergenceError(
+                f"the policy is not finite after {self.num_timesteps} steps: try a smaller learning_rate or smaller "
+                "bounds; with kl-joint the entropy_schedule may ask for an entropy that no policy within the bound has"
+            )
 
     @torch.no_grad()
     def _samples(self) -> Samples:
