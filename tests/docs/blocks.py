@@ -6,6 +6,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if "generated" not in path.parts)
+TINY = [
+    *("--steps", "64", "--rollout-size", "32", "--minibatch-size", "16"),
+    *("--policy-epochs", "1", "--value-epochs", "1", "--eval-episodes", "1"),
+]
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<code>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL)
 SET_UP = re.compile(r"^<!-- set-up\n(?P<code>.*?)^-->\s*$", re.MULTILINE | re.DOTALL)
@@ -30,10 +34,10 @@ def python_blocks(page: Path) -> list[Block]:
 
 
 def commands(page: Path) -> list[str]:
-    """Command lines in shell blocks (bash, or unmarked), comments removed."""
+    """Command lines in shell blocks (bash, or unmarked), without comments and variables set in front."""
     text = page.read_text(encoding="utf-8")
     blocks = [match["code"] for match in FENCE.finditer(text) if match["info"].strip() in ("", "bash")]
-    lines = [re.sub(r"\s+#.*", "", line).strip() for block in blocks for line in block.splitlines()]
+    lines = [re.sub(r"^[A-Z_]+=\S+ |\s+#.*", "", line).strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if line and not line.startswith("#")]
 
 

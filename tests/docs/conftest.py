@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for blocks and building, whatever pytest's import mode
+from blocks import TINY
 from building import build_site
 
 from trpl import cli
 
 RUN = "runs/HalfCheetah-v4/kl/seed-0"
-TINY = [
-    *("--steps", "64", "--rollout-size", "32", "--minibatch-size", "16"),
-    *("--policy-epochs", "1", "--value-epochs", "1", "--eval-episodes", "1"),
-]
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from blocks import PAGES, ROOT, commands, page_id, python_blocks
+from blocks import PAGES, ROOT, TINY, commands, page_id, python_blocks
 
 from trpl import cli
 
@@ -31,7 +31,7 @@ with_commands = [page for page in PAGES if commands(page)]
 
 @pytest.mark.parametrize("page", with_python, ids=page_id)
 @pytest.mark.usefixtures("folder", "small_budgets", "third_party_warnings")
-def test_python_blocks_run(page, monkeypatch):
+def test_python_blocks_run(page, monkeypatch, capsys):
     wanted = NEEDS.get(page_id(page))
     if wanted and find_spec(wanted) is None:
         pytest.skip(f"{wanted} is not installed")
@@ -41,6 +41,14 @@ def test_python_blocks_run(page, monkeypatch):
     for block in python_blocks(page):
         code = "\n" * block.line + block.code  # so that a traceback names the line of the page
         exec(compile(code, str(page), "exec"), namespace)
+        check_messages(block.code, capsys.readouterr().out)
+
+
+def check_messages(code, printed):
+    """A comment behind print(error) is what is printed; "..." stands for anything."""
+    for message in re.findall(r"print\(error\)  # (.*)", code):
+        pattern = ".*".join(map(re.escape, message.split("...")))
+        assert re.search(pattern, printed), f"{message!r} is not in {printed!r}"
 
 
 class Understood(BaseException):
@@ -93,6 +101,18 @@ def write_toml_files(page):
         name = re.match(r"# (\S+\.toml)\n", code)
         if name:
             Path(name[1]).write_text(code)
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_environment_of_ones_own_trains():
+    """The page's example, in a process that starts where the reader's does."""
+    page = ROOT / "docs" / "training.md"
+    (block,) = (block for block in python_blocks(page) if "point_task.py" in block.code)
+    exec(block.code, {})
+    (line,) = (line for line in commands(page) if "point_task:" in line)
+    argv = [*shlex.split(line)[1:], *TINY, "--quiet", "--out", "runs/point"]
+    assert cli.main(argv) == 0
+    assert Path("runs/point/learning_curve.png").exists()
 
 
 def test_a_wrong_command_is_noticed(monkeypatch, capsys):
