@@ -39,7 +39,7 @@ class Case:
     def call_options(
         self, framework, pair: Pair, dtype: str = "float64", *, mean_bound=0.03, cov_bound=0.01, offset=0.5
     ):
-        """Bounds for each state, and an entropy `offset` of the way from the old one to the greatest that the bound allows."""
+        """Bounds for each state, and an entropy `offset` of the way from the old one to the greatest possible."""
         batch = pair.mean.shape[:-1]
         named = {"bound": mean_bound} if self.joint else {"mean_bound": mean_bound, "cov_bound": cov_bound}
         if self.entropy is not None:

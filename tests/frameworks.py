@@ -1,6 +1,6 @@
 """PyTorch and JAX behind one small interface, so that a test is written once: NumPy in, NumPy out.
 
-JAX runs compiled, PyTorch eagerly: both as their users run them, and JAX compiles once for all tests with the same shapes.
+JAX runs compiled, PyTorch eagerly: both as their users run them. JAX compiles once for all tests with the same shapes.
 """
 
 from __future__ import annotations

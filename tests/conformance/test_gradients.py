@@ -103,7 +103,7 @@ def test_inside_the_gradient_is_the_identity(case, kind, framework):
 
 
 def touchy_pairs(kind):
-    """Places where a derivative easily breaks: equality, equal eigenvalues in one or both, multiples, only the mean apart."""
+    """Places where a derivative easily breaks: equality, equal eigenvalues, multiples, only the mean apart."""
     pair = gentle_pair(kind)
     ones = np.ones((6, 3)) if kind == "diag" else np.broadcast_to(np.eye(3), (6, 3, 3)).copy()
     yield "equal", pair._replace(mean=pair.old_mean, scale=pair.old_scale)
@@ -143,7 +143,7 @@ def test_finite_on_the_boundary(case, kind, framework, dtype):
 @every_kind
 @pytest.mark.parametrize("case", SEPARATE, ids=str)
 def test_negative_components_survive(case, kind):
-    """Neither sign of the covariance gradient is lost: the gradient of −f is minus that of f (a port clipped one side)."""
+    """Neither sign of the gradient is lost: that of −f is minus that of f (a port clipped one side)."""
     framework, pair = by_name("torch"), gentle_pair(kind)
     predicted, old = policies(framework, pair)
     found = []

@@ -129,7 +129,7 @@ def test_audit(case, kind, framework):
 @every_framework
 @every_kind
 def test_joint_audit(kind, framework):
-    """One multiplier η for mean and covariance; with ω for the entropy: (1 + η)Σ̃⁻¹ ∝ Σ⁻¹ + ηΣ_old⁻¹, scaled by 1 + η + ω."""
+    """One multiplier η for mean and covariance, and ω for the entropy: (1 + η + ω)Σ̃⁻¹ = Σ⁻¹ + ηΣ_old⁻¹."""
     case = next(c for c in CASES if c.entropy == "min_entropy")
     pair = gentle_pair(kind)
     layer = case.make(framework)

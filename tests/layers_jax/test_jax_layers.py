@@ -113,8 +113,9 @@ def test_second_derivatives_are_refused_or_right(case, mode, x64):
         else:
             found = jax.jit(lambda s: jax.jvp(first, (s,), (direction,))[1], compiler_options=QUICK)(scale)
     except (TypeError, ValueError) as error:
-        assert "derivative" in str(error) or "differentiation" in str(error)
-        return
+        if "derivative" in str(error) or "differentiation" in str(error):
+            return
+        raise
     expected = (quick(scale + 1e-6 * direction) - quick(scale - 1e-6 * direction)) / 2e-6
     assert_allclose(np.tril(found), np.tril(expected), rtol=1e-4, atol=1e-6)
 

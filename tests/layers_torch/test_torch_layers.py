@@ -167,7 +167,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_memory_is_linear_in_the_batch_and_has_no_fourth_power(case):
-    """No operation, forward or backward, makes more than a few matrices for each state (the stacked factors of a QR are two)."""
+    """No operation, forward or backward, makes more than two matrices for each state (the stacked factors of a QR)."""
     for num, dim in ((3, 12), (24, 12), (3, 24)):
         pair = gentle_pair("full", num, dim)
         predicted, old = policies(framework, pair)
@@ -224,8 +224,9 @@ def test_second_derivatives_are_refused_or_right(case, kind):
     try:
         (second,) = torch.autograd.grad((gradient(scale, True) * direction).sum() + (scale**3).sum(), scale)
     except RuntimeError as error:
-        assert "derivative" in str(error) or "differentiate twice" in str(error)
-        return
+        if "second derivative" in str(error):
+            return
+        raise
     step = 1e-6
     ahead, behind = (gradient((predicted.scale + s * step * direction).requires_grad_(), False) for s in (1, -1))
     expected = (ahead - behind) / (2 * step)

@@ -1,32 +1,34 @@
-"""The bound holds on hard pairs: dimensions to 32, condition numbers to 1e10, variances from 1e-8 to 1e4, bounds from 1e-6 to 10.
+"""The bound holds on hard pairs: dimensions to 32, condition numbers to 1e10, variances from 1e-8 to 1e4, bounds from
+1e-6 to 10.
 
-100,000 pairs for each projection and each structure, in float64, with their gradients. The distance of the result from its bound
-may be 1e-8 of it, or the rounding limit where that is larger.
+100,000 pairs for each projection and each structure, in float64, with their gradients. The distance of the result
+from its bound may be 1e-8 of it, or the rounding limit where that is larger.
 
 The rounding limit
 ------------------
-A result can be no nearer to its bound than its own floating-point numbers allow. To first order, with u = eps/2 for one rounding:
+A result can be no nearer to its bound than its own floating-point numbers allow. To first order, with u = eps/2 for
+one rounding:
 
-*Mean.* μ̃ is stored with an error u|μ̃| in each entry, and is the sum of μ_old and a step, each known to as much. The whitened shift
-m = L_q⁻¹(μ̃ − μ_old) then has the error |δm| ≤ 2u |L_q⁻¹||μ̃|, and the distance ‖m‖² the relative error 2‖δm‖/‖m‖. It matters
-where the mean is large against the standard deviation.
+*Mean.* μ̃ is stored with an error u|μ̃| in each entry, and is the sum of μ_old and a step, each known to as much. The
+whitened shift m = L_q⁻¹(μ̃ − μ_old) then has the error |δm| ≤ 2u |L_q⁻¹||μ̃|, and the distance ‖m‖² the relative
+error 2‖δm‖/‖m‖. It matters where the mean is large against the standard deviation.
 
-*Covariance.* W = L_q⁻¹L̃ is the projected factor as the old policy sees it. One rounding of L_q (an input) and one of L̃ = L_qW (the
-output) move it by |δW| ≤ R = 2u |L_q⁻¹||L_q||W|. With D the distance and ∇D its gradient:
+*Covariance.* W = L_q⁻¹L̃ is the projected factor as the old policy sees it. One rounding of L_q (an input) and one of
+L̃ = L_qW (the output) move it by |δW| ≤ R = 2u |L_q⁻¹||L_q||W|. With D the distance and ∇D its gradient:
 
     KL                   δD ≤ Σ |W − diag(W)⁻¹| ∘ R
-    W2, exact            D = ‖M^½ − I‖², M^½ the polar factor of W, a √2-Lipschitz function:  δD/D ≤ 2√2 ‖R‖/√D
-    Frobenius, whitened  D = ‖WWᵀ − I‖²:                                                       δD/D ≤ 4 ‖R‖‖W‖/√D
-    Frobenius, plain     D = ‖L̃L̃ᵀ − L_qL_qᵀ‖²:                    δD/D ≤ 4·2u ‖|L̃||L̃|ᵀ + |L_q||L_q|ᵀ‖/√D
+    W2, exact            D = ‖M^½ − I‖², M^½ a √2-Lipschitz function of W: δD/D ≤ 2√2 ‖R‖/√D
+    Frobenius, whitened  D = ‖WWᵀ − I‖²: δD/D ≤ 4 ‖R‖‖W‖/√D
+    Frobenius, plain     D = ‖L̃L̃ᵀ − L_qL_qᵀ‖²: δD/D ≤ 4·2u ‖|L̃||L̃|ᵀ + |L_q||L_q|ᵀ‖/√D
     W2, commuting        D = ‖S_q⁻¹(S̃ − S_q)‖², roots √2-Lipschitz functions of factors:
-                                                                  δD/D ≤ 2√2·2u ‖L_q⁻¹‖(‖L̃‖ + ‖L_q‖)/√D
+                         δD/D ≤ 2√2·2u ‖L_q⁻¹‖(‖L̃‖ + ‖L_q‖)/√D
 
-*Joint projection.* Its multiplier η is carried by x = 1/(1 + η), which resolves it to eps: where η is below 1e-8 (a prediction 1e4 times as
-wide as the old policy and an entropy that forbids it), the relative error 2·eps/η of what is nearly a power of η is allowed. This is a
-limit of the parametrisation, not of the inputs.
+*Joint projection.* Its multiplier η is carried by x = 1/(1 + η), which resolves it to eps: where η is below 1e-8 (a
+prediction 1e4 times as wide as the old policy and an entropy that forbids it), the relative error 2·eps/η of what is
+nearly a power of η is allowed. This is a limit of the parametrisation, not of the inputs.
 
-For diagonal covariances all of it holds with diagonal matrices. Nothing is added for the length of sums or the steps of an algorithm:
-1e-8 leaves room for those where the numbers themselves do not take it up.
+For diagonal covariances all of it holds with diagonal matrices. Nothing is added for the length of sums or the steps
+of an algorithm: 1e-8 leaves room for those where the numbers themselves do not take it up.
 """
 
 from functools import cache
@@ -179,7 +181,9 @@ def test_enough_hard_pairs_are_outside_and_hard():
 @pytest.mark.parametrize("case", [c for c in CASES if c.entropy is None], ids=str)
 def test_bound_held_float32(case, kind, dim):
     """d ≤ 17, condition ≤ 1e3, ε ≥ 5e-5: within a hundredth (or the rounding limit: the plain
-    Frobenius bound is absolute, and covariances of 1e4 have steps of 1e-3), measured in float64. Means are as large as standard deviations."""
+    Frobenius bound is absolute, and covariances of 1e4 have steps of 1e-3), measured in float64. Means are about as
+    large as standard deviations.
+    """
     hard = hard_pairs(kind, 2000, dim, seed=21, condition=1e3, smallest_bound=5e-5)
     pair = hard.pair
     shift = np.clip(pair.mean - pair.old_mean, -1e6, 1e6)

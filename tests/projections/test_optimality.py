@@ -1,7 +1,7 @@
 """Projections are the nearest points: against SciPy, and by the conditions of Karush, Kuhn and Tucker.
 
-The optimiser knows two-dimensional covariances by three numbers, the entries of a lower triangular factor, and textbook formulas in
-plain arithmetic; nothing of the package.
+The optimiser knows two-dimensional covariances by three numbers, the entries of a lower triangular factor, and textbook
+formulas in plain arithmetic; nothing of the package.
 """
 
 from math import log, sqrt
@@ -81,7 +81,7 @@ def entries(scale):
 
 
 def optimum(objective, slacks, start):
-    """The least value of the objective that SciPy finds where every slack is at least 0, and by how much one is below 0."""
+    """The least value that SciPy finds where every slack is at least 0, and by how much one is below 0."""
     constraints = [{"type": kind, "fun": fun} for kind, fun in slacks]
     found = minimize(objective, start, method="SLSQP", constraints=constraints, options={"ftol": 1e-9, "maxiter": 100})
     return found.fun, max(abs(fun(found.x)) if kind == "eq" else max(0.0, -fun(found.x)) for kind, fun in slacks)
@@ -181,7 +181,7 @@ def test_joint_projection_is_the_nearest(case):
 
 @pytest.mark.parametrize("dim", [3, 9])
 def test_kl_stationarity(dim):
-    """(1 + η) Σ̃⁻¹ = Σ⁻¹ + η Σ_old⁻¹ with η ≥ 0, in any dimension: the KL projection is convex, so this makes it optimal."""
+    """(1 + η) Σ̃⁻¹ = Σ⁻¹ + η Σ_old⁻¹ with η ≥ 0, in any dimension: for a convex problem that is optimal."""
     pair = gentle_pair("full", NUM_PAIRS, dim, seed=10)
     projected = run(CASES[0], Torch(), pair)
     new, old, result = (np.linalg.inv(s @ s.mT) for s in (pair.scale, pair.old_scale, projected.scale))

@@ -1,4 +1,4 @@
-"""Implicit gradients against the solver's own steps: the same projections, written plainly and differentiated through every step."""
+"""Implicit gradients against the solver's own steps: the projections written plainly, with every step differentiated."""
 
 import math
 
