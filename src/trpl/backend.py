@@ -211,7 +211,8 @@ class Rule:
 
 
 def prepare_torch() -> None:
-    """Build the autograd functions now: `torch.compile` can call them but not define them."""
+    """Import and build now what `torch.compile` can call but not define: the namespace and the autograd functions."""
+    _import_torch_namespace()
     for rule in Rule.every:
         rule.for_torch = _torch_function(rule)
 
@@ -263,7 +264,8 @@ def _torch_function(rule: Rule) -> Callable[..., tuple[Array, ...]]:
         def backward(ctx, cotangent, *_):
             num_inputs = len(ctx.needs_input_grad)
             inputs, outputs = ctx.saved_tensors[:num_inputs], ctx.saved_tensors[num_inputs:]
-            with torch.no_grad():
+            # While compiling there is no graph to keep out of, and the context could not be traced.
+            with contextlib.nullcontext() if torch.compiler.is_compiling() else torch.no_grad():
                 # The gradient of a sum is one number seen many times; batched products of such views are slow.
                 found = rule_backward(inputs, outputs, cotangent.contiguous(), ctx.needs_input_grad)
                 found = tuple(_sum_to(g, x.shape) for g, x in zip(found, inputs, strict=True))

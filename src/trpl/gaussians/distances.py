@@ -11,7 +11,15 @@ from typing import Any, Literal
 from trpl.backend import namespace, solve_triangular, stop_gradient
 from trpl.gaussians.density import whiten
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts
-from trpl.linalg import diagonal, identity_like, log_ratio, squared_frobenius, squared_norm, symmetric_root
+from trpl.linalg import (
+    diagonal,
+    identity_like,
+    log_ratio,
+    lower_mask,
+    squared_frobenius,
+    squared_norm,
+    symmetric_root,
+)
 
 Array = Any
 Form = Literal["commuting", "exact"]
@@ -28,7 +36,12 @@ def kl_parts(p: Gaussian, q: Gaussian) -> Parts:
     mean = ½ (μ_p − μ_q)ᵀ Σ_q⁻¹ (μ_p − μ_q)
     cov  = ½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|)
     """
-    return Parts(mean=0.5 * mahalanobis(p, q), cov=kl_cov(p, q))
+    return Parts(mean=0.5 * mahalanobis(p, q), cov=kl_cov(lowered(p), lowered(q)))
+
+
+def lowered(p: Gaussian) -> Gaussian:
+    """The same Gaussian, with no gradient to what stands above the diagonal of its factor."""
+    return p if isinstance(p, DiagGaussian) else p.with_scale(p.chol * lower_mask(p.chol))
 
 
 def kl_cov(p: Gaussian, q: Gaussian) -> Array:
@@ -62,9 +75,10 @@ def wasserstein_cov(p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form
     """
     check_form(form)
     if form == "exact" and not scaled and isinstance(p, FullGaussian):
-        u, _, vt = namespace(p.chol).linalg.svd(stop_gradient(q.scale.mT @ p.chol), full_matrices=False)
+        p, q = lowered(p), lowered(q)
+        u, _, vt = namespace(p.scale).linalg.svd(stop_gradient(q.scale.mT @ p.scale), full_matrices=False)
         rotation = u @ vt  # a minimum, so its own derivative drops out
-        return squared_frobenius(p.chol - q.scale @ rotation)
+        return squared_frobenius(p.scale - q.scale @ rotation)
     root, change = root_change(p, q, form=form)
     if not scaled:
         return difference_norm(change, p)
@@ -73,6 +87,7 @@ def wasserstein_cov(p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form
 
 def root_change(p: Gaussian, q: Gaussian, *, form: Form) -> tuple[Array, Array]:
     """The square root of q's covariance, and how far p's is from it; in the exact form both as q sees them."""
+    p, q = lowered(p), lowered(q)
     if isinstance(p, DiagGaussian):
         return q.scale, p.std - q.scale
     if form == "commuting":
@@ -108,6 +123,7 @@ def frobenius_cov(p: Gaussian, q: Gaussian, *, whitened: bool = False) -> Array:
 
 def cov_difference(p: Gaussian, q: Gaussian, *, whitened: bool) -> Array:
     """Σ_p − Σ_q, or the same as q sees it; from the difference D of the factors: DL_pᵀ + L_qDᵀ."""
+    p, q = lowered(p), lowered(q)
     if isinstance(p, DiagGaussian) and isinstance(q, DiagGaussian):
         difference = (p.std - q.std) * (p.std + q.std)
         return difference / (q.std * q.std) if whitened else difference

@@ -162,9 +162,9 @@ def check_values(predicted: Gaussian, old: Gaussian) -> None:
     """
     if not has_values(predicted.mean, predicted.scale, old.mean, old.scale):
         return
-    p, q = predicted.detached(), old.detached()
-    xp = namespace(p.mean)
-    with reading(p.mean):
+    xp = namespace(old.mean)
+    with reading(old.mean):
+        p, q = predicted.detached(), old.detached()
         total = xp.sum(p.mean) + xp.sum(p.scale) + xp.sum(q.mean) + xp.sum(q.scale)
         if not math.isfinite(total):
             _check_finite("predicted", p)
@@ -203,11 +203,13 @@ def check_result(projected: Gaussian) -> None:
     """A result that is not finite is an error, never handed on."""
     if not has_values(projected.mean, projected.scale):
         return
-    p = projected.detached()
-    xp = namespace(p.mean)
-    if math.isfinite(xp.sum(p.mean) + xp.sum(p.scale)):
-        return
-    if not bool(xp.all(xp.isfinite(p.mean)) & xp.all(xp.isfinite(p.scale))):
+    with reading(projected.mean):
+        p = projected.detached()
+        xp = namespace(p.mean)
+        if math.isfinite(xp.sum(p.mean) + xp.sum(p.scale)):
+            return
+        finite = bool(xp.all(xp.isfinite(p.mean)) & xp.all(xp.isfinite(p.scale)))
+    if not finite:
         raise ConvergenceError(
             "the projection is not finite: the covariances are too ill-conditioned, or the entropy target too far, for "
             f"{_dtype(p.mean)}; use float64, a smaller bound, or better conditioned covariances"

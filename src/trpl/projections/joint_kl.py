@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from trpl.backend import first_order, namespace, solve_triangular, stop_gradient
 from trpl.gaussians.density import entropy as entropy_of
 from trpl.gaussians.density import whiten
+from trpl.gaussians.distances import lowered
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
 from trpl.linalg import apply, cholesky_inverse_factor, diagonal, identity_like, squared_norm
 from trpl.projections.alignment import broadcast
@@ -104,6 +105,7 @@ def project(
     xp = namespace(predicted.mean)
     diag = isinstance(predicted, DiagGaussian)
     core = 1 if diag else 2
+    predicted, old = lowered(predicted), lowered(old)
     shift = whiten(old, predicted.mean - old.mean)
     log_scale = bound if entropy is None else (2.0 / old.dim) * (entropy - entropy_of(old))
     excess = _diag_excess(predicted.scale, old.scale) if diag else _full_excess(predicted.scale, old.scale)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trpl.backend import any_true
-from trpl.gaussians.distances import Form, check_form, frobenius_cov, kl_cov, mahalanobis, wasserstein_cov
+from trpl.gaussians.distances import Form, check_form, frobenius_cov, kl_cov, lowered, mahalanobis, wasserstein_cov
 from trpl.gaussians.values import Gaussian, Parts
 from trpl.projections import frobenius, kl, wasserstein
 from trpl.projections.mean import project_mean, shrinkage
@@ -46,7 +46,7 @@ class KL:
         return 0.5 * mahalanobis(p, q)
 
     def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
-        return kl_cov(p, q)
+        return kl_cov(lowered(p), lowered(q))
 
     def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
         return kl.project_cov(predicted, old, bound)
