@@ -32,7 +32,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@ $(VENV)/.train
 
 train: $(VENV)/.train
-	$(ONE_THREAD) $(BIN)/trpl train kl Hopper-v4 --steps 150000 --out runs/first --overwrite
+	rm -rf runs/first
+	$(ONE_THREAD) $(BIN)/trpl train kl Hopper-v4 --steps 150000 --out runs/first
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -51,11 +52,12 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/layers.py --out bench/layers.json
 	$(BIN)/python benchmarks/training.py --out bench/training.json
 	$(BIN)/python benchmarks/sweep.py --out bench/sweep.json
-	$(BIN)/python benchmarks/report.py --out bench/report.json
-	$(BIN)/python benchmarks/integrations.py --out bench/integrations.json
+	$(BIN)/python benchmarks/report_speed.py --out bench/report.json
+	$(BIN)/python benchmarks/integrations.py all --out bench/integrations.json
+	$(BIN)/python docs/make_tables.py
 
 docs: $(VENV)/.dev
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
 stress: $(VENV)/.dev

@@ -43,7 +43,8 @@ def make_environment(env_id: str, *, render_mode: str | None = None) -> gym.Env:
     """
     with warnings.catch_warnings(), _quiet_mujoco():
         warnings.filterwarnings("ignore", message=".*is out of date.*")
-        env = gym.make(env_id, disable_env_checker=True, render_mode=render_mode)
+        options = {} if render_mode is None else {"render_mode": render_mode}  # not every environment knows the word
+        env = gym.make(env_id, disable_env_checker=True, **options)
     check_spaces(env.observation_space, env.action_space, env_id=env_id)
     return env
 
