@@ -7,15 +7,14 @@ TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: train test check lint bench docs stress clean help
+.PHONY: train test check lint bench docs clean help
 
 help:
 	@echo "make train   train a KL policy on Hopper for a minute or two and draw its learning curve"
 	@echo "make test    everything that must pass: lint, types, import contracts, all tests"
 	@echo "make check   the same without the slow tests"
-	@echo "make bench   time of the layers and of training, as tables and JSON in bench/"
+	@echo "make bench   time of the layers and of training, as tables, and JSON in bench/"
 	@echo "make docs    the documentation site in site/"
-	@echo "make stress  random and adversarial inputs, fuzzed files, kills and resumes (about an hour)"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -51,17 +50,15 @@ bench: $(VENV)/.dev
 	@mkdir -p bench
 	$(BIN)/python benchmarks/layers.py --out bench/layers.json
 	$(BIN)/python benchmarks/training.py --out bench/training.json
-	$(BIN)/python benchmarks/sweep.py --out bench/sweep.json
-	$(BIN)/python benchmarks/report_speed.py --out bench/report.json
-	$(BIN)/python benchmarks/integrations.py all --out bench/integrations.json
+	$(BIN)/python benchmarks/sweep.py
+	$(BIN)/python benchmarks/report_speed.py
+	$(BIN)/python benchmarks/integrations.py speed
+	$(BIN)/python benchmarks/integrations.py latency
 	$(BIN)/python docs/make_tables.py
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
-
-stress: $(VENV)/.dev
-	$(ONE_THREAD) $(BIN)/python -m trpl_stress
 
 clean:
 	rm -rf $(VENV) build dist site bench .pytest_cache .ruff_cache .hypothesis

@@ -50,8 +50,8 @@ class DiagGaussian(NamedTuple):
 class FullGaussian(NamedTuple):
     """A batch of Gaussians with covariance chol·cholᵀ.
 
-    `mean` is `[*batch, dim]`. `chol`, lower triangular with a positive diagonal, is `[*batch, dim, dim]`, or `[dim, dim]`
-    for one covariance shared by the whole batch.
+    `mean` is `[*batch, dim]`. `chol`, lower triangular with a positive diagonal, is `[*batch, dim, dim]`, or
+    `[dim, dim]` for one covariance shared by the whole batch.
     """
 
     mean: Array
