@@ -93,8 +93,8 @@ def hard_pairs(
 ) -> HardPairs:
     """Variances from 1e-8 to 1e4, condition numbers to 1e10, bounds from 1e-6 to 10, means far and near.
 
-    A third of the predictions has nothing to do with the old policy, a third is a moderate change of it, a third a small
-    one. A tenth of the covariances has equal eigenvalues.
+    A third of the predictions has nothing to do with the old policy, a third is a moderate change of it, a third a
+    small one. A tenth of the covariances has equal eigenvalues.
     """
     rng = np.random.default_rng([seed, num, dim, ord(kind[0])])
     variances, old_variances = (_variances(rng, num, dim, condition) for _ in range(2))

@@ -266,6 +266,7 @@ def test_gaussians_are_pytrees():
 @pytest.mark.slow
 @every_kind
 @pytest.mark.parametrize("name", ["kl", "w2", "frobenius", "joint-min-entropy"])
+@pytest.mark.filterwarnings("ignore:`torch._prims_common.check` is deprecated:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised inside of dynamo
 @pytest.mark.filterwarnings(
     "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"

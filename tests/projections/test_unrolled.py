@@ -1,4 +1,4 @@
-"""Implicit gradients against the solver's own steps: the projections written plainly, with every step differentiated."""
+"""Implicit gradients against the solver's own steps: the projections written plainly, every step differentiated."""
 
 import math
 
