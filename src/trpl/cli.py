@@ -119,10 +119,12 @@ def train(argv: list[str]) -> int:
     )
     parser.add_argument("--out", help="run folder (runs/ENV/METHOD/seed-N)")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
     parser.add_argument("--preset", help="TOML file with settings, such as `trpl tune` writes; options are stronger")
     add_settings(parser, skip=("method", "env_id"), of=Config)
     args = vars(parser.parse(argv))
-    method, env_id, out, quiet, file = (args.pop(name) for name in ("method", "env_id", "out", "quiet", "preset"))
+    own = ("method", "env_id", "out", "quiet", "preset", "track")
+    method, env_id, out, quiet, file, track = (args.pop(name) for name in own)
     overrides = {name: value for name, value in args.items() if value is not argparse.SUPPRESS}
     from trpl.experiments.plan import preset_overrides
     from trpl.experiments.presets import preset
@@ -133,18 +135,30 @@ def train(argv: list[str]) -> int:
     use_one_thread()
     from trpl.experiments.run import train as train_run
 
-    return conclude(train_run(config, out, progress=not quiet), quiet=quiet)
+    return conclude(train_run(config, out, progress=not quiet, tracker=tracking(track)), quiet=quiet)
 
 
 def resume(argv: list[str]) -> int:
     parser = Parser("resume", "Go on with a run that was stopped or killed; the result is the same to the bit.")
     parser.add_argument("run", help="run folder")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
     args = parser.parse(argv)
     use_one_thread()
     from trpl.experiments.run import resume as resume_run
 
-    return conclude(resume_run(args.run, progress=not args.quiet), quiet=args.quiet)
+    return conclude(resume_run(args.run, progress=not args.quiet, tracker=tracking(args.track)), quiet=args.quiet)
+
+
+def tracking(kind: str | None) -> Any:
+    """What `--track` asks for, as the run wants it."""
+    if kind is None:
+        return None
+    from functools import partial
+
+    from trpl.integrations.tracking import tracker
+
+    return partial(tracker, kind)
 
 
 def conclude(result: Any, *, quiet: bool) -> int:

@@ -6,7 +6,7 @@ class ConvergenceError(RuntimeError):
 
 
 class RecordError(ValueError):
-    """A run folder cannot be read, or its runs cannot be reported together; the message names file and line, or the setting."""
+    """A run folder cannot be read, or its runs do not belong together; the message says where, or which setting."""
 
 
 class ConfigError(ValueError):

@@ -6,6 +6,7 @@ and resumed ends with the same bits as one that was not.
 """
 
 import contextlib
+import dataclasses
 import math
 import signal
 import sys
@@ -43,8 +44,11 @@ def default_folder(config: Config) -> Path:
     return Path("runs") / config.env_id / config.method / f"seed-{config.seed}"
 
 
-def train(config: Config, out: str | Path | None = None, *, progress: bool = True) -> RunResult:
-    """Train from the start in the new folder `out` (runs/<env>/<method>/seed-<n> by default)."""
+def train(config: Config, out: str | Path | None = None, *, progress: bool = True, tracker: Any = None) -> RunResult:
+    """Train from the start in the new folder `out` (runs/<env>/<method>/seed-<n> by default).
+
+    `tracker(folder=..., config=...)`, if given, is a context whose function gets steps and scalars of every epoch.
+    """
     folder = Path(out) if out is not None else default_folder(config)
     refuse_existing(folder)
     with Trainer(config, folder) as trainer:  # made first: what cannot be trained leaves no folder behind
@@ -52,16 +56,16 @@ def train(config: Config, out: str | Path | None = None, *, progress: bool = Tru
         with locked(folder):
             refuse_existing(folder)
             records.write_config(folder, config)
-            return trainer.run(Progress.of(config, enabled=progress))
+            return trainer.run(Progress.of(config, enabled=progress), tracker)
 
 
-def resume(out: str | Path, *, progress: bool = True) -> RunResult:
+def resume(out: str | Path, *, progress: bool = True, tracker: Any = None) -> RunResult:
     """Go on from the newest sound checkpoint in `out`, or from the start where there is none yet."""
     folder = Path(out)
     config = records.read_config(folder)
     with locked(folder), Trainer(config, folder) as trainer:
         trainer.restore()
-        return trainer.run(Progress.of(config, enabled=progress))
+        return trainer.run(Progress.of(config, enabled=progress), tracker)
 
 
 class Trainer:
@@ -105,14 +109,19 @@ class Trainer:
         for name in (records.METRICS, records.EVALUATIONS, records.TIMINGS):
             records.cut_back(self.folder / name, epoch=self.epoch)
 
-    def run(self, progress: Progress) -> RunResult:
+    def run(self, progress: Progress, tracker: Any = None) -> RunResult:
         """Epochs until the end, or until SIGTERM or Ctrl-C; then a checkpoint."""
         config, saved = self.config, self.epoch
+        tracked = (
+            tracker(folder=self.folder, config=dataclasses.asdict(config)) if tracker else contextlib.nullcontext()
+        )
         with (
             stop_requests() as stop,
             progress,
-            event_writer(self.folder, done=self.epoch * config.rollout_size) as events,
+            event_writer(self.folder, done=self.epoch * config.rollout_size) as write,
+            tracked as track,
         ):
+            events = [write] if track is None else [write, track]
             progress.begin(self.epoch)
             while self.epoch < config.num_epochs and not stop.is_set():
                 metrics, evaluation = self.step(events)
@@ -130,7 +139,7 @@ class Trainer:
             digest=records.digest(self.folder, checkpoints.learner_arrays(self.state).items()),
         )
 
-    def step(self, events: Any) -> tuple[dict[str, Any], float | None]:
+    def step(self, events: list[Any]) -> tuple[dict[str, Any], float | None]:
         """One epoch: collect, learn, evaluate, record."""
         config, started = self.config, time.perf_counter()
         rollout = self.collector.collect(
@@ -150,7 +159,8 @@ class Trainer:
         self.seconds += time.perf_counter() - started
         timing = {"seconds": self.seconds, "steps_per_second": config.rollout_size / training_seconds}
         records.append(self.folder / records.TIMINGS, {"epoch": self.epoch, "steps": steps, **timing})
-        events(steps, metrics | timing | {"evaluation_return": evaluation})
+        for event in events:
+            event(steps, metrics | timing | {"evaluation_return": evaluation})
         return metrics | timing, evaluation
 
     def evaluate(self, steps: int) -> float | None:
