@@ -5,7 +5,7 @@
 Whitened by the old policy, with A = M⁻¹ − I the predicted precision minus the old and m the mean's shift, the dual's
 solution is
 
-    Q = I + xA,    covariance k Q⁻¹,    mean m̃ = m − (1 − x) Q⁻¹m,
+    Q = I + xA,    covariance k Q⁻¹,    mean m̃ = x Q⁻¹(I + A)m,
 
 where x = 1/(1 + η) and k = 1 + ω/(1 + η) stand for the multipliers of the KL and of the entropy. For given x the
 entropy fixes k:
@@ -182,7 +182,7 @@ def _full_terms(x: Array, excess: Array, shift: Array, target: _Target) -> _Term
     precision = identity_like(excess) + x[..., None, None] * xp.flip(excess, axis=(-2, -1))
     factor = xp.flip(cholesky_inverse_factor(precision).mT, axis=(-2, -1))  # WWᵀ = Q⁻¹, W lower triangular
     log_k, held = target.log_k(-2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1), excess.shape[-1])
-    mean = shift - (1.0 - x[..., None]) * apply(factor, apply(factor.mT, shift))
+    mean = x[..., None] * apply(factor, apply(factor.mT, shift + apply(excess, shift)))
     factor = factor * xp.exp(0.5 * log_k)[..., None, None]
     return _Terms(kl_of_factor(factor) + 0.5 * squared_norm(mean), factor, mean, xp.exp(log_k), held)
 
