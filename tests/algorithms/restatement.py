@@ -163,6 +163,10 @@ def set_covariance(policy, target):
 
 LAYERS = {
     "kl": lambda c: trpl.torch.KLProjection(c.mean_bound, c.cov_bound, entropy_first=bool(c.entropy_first)),
-    "w2": lambda c: trpl.torch.WassersteinProjection(c.mean_bound, c.cov_bound, form=c.wasserstein_form),
-    "frobenius": lambda c: trpl.torch.FrobeniusProjection(c.mean_bound, c.cov_bound, whitened=c.whitened),
+    "w2": lambda c: trpl.torch.WassersteinProjection(
+        c.mean_bound, c.cov_bound, form=c.wasserstein_form, entropy_first=bool(c.entropy_first)
+    ),
+    "frobenius": lambda c: trpl.torch.FrobeniusProjection(
+        c.mean_bound, c.cov_bound, whitened=c.whitened, entropy_first=bool(c.entropy_first)
+    ),
 }

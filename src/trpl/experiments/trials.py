@@ -43,7 +43,7 @@ class SeedRuns(contextlib.ExitStack):
                 if stop.is_set():
                     self.save()
                     raise Stopped
-                _, evaluation = trainer.step(no_events)
+                _, evaluation = trainer.step([])  # no events: a trial's records are in the study and the run folders
                 if evaluation is not None:
                     returns[epoch] = evaluation
                 if epoch % trainer.config.checkpoint_every == 0:
@@ -81,7 +81,3 @@ def opened(config: Config, folder: Path) -> Iterator[Trainer]:
             raise RunError(f"{folder} holds a run with other settings")
         trainer.restore()
         yield trainer
-
-
-def no_events(_steps: int, _scalars: Mapping[str, float | None]) -> None:
-    """Trials write no TensorBoard events; their records are in the study and the run folders."""
