@@ -107,12 +107,19 @@ def as_entropy(name: str, target: Array | None, like: Gaussian, *, check: bool) 
     return array
 
 
+FLOAT32_RANGE = 7.1e-46, 3.4028235e38  # what is smaller becomes 0 there, what is larger infinite
+
+
 def _holds(condition: Callable[[Any, Array], Array], given: Array, array: Array) -> bool:
     """Whether all of `array` meets the condition, as far as one can see: an array may be traced, a number is not."""
     if isinstance(given, int | float | np.generic):
-        kind = np.float32 if _dtype(array) == "float32" else np.float64
-        with np.errstate(over="ignore", under="ignore"):
-            return bool(condition(np, kind(given)))
+        number = float(given)
+        if _dtype(array) == "float32":
+            lowest, highest = FLOAT32_RANGE
+            number = (
+                0.0 if abs(number) < lowest else math.copysign(math.inf, number) if abs(number) > highest else number
+            )
+        return bool(condition(math, number))
     if not has_values(array):
         return True
     with reading(array):
