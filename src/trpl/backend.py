@@ -200,6 +200,9 @@ class Rule:
 
     def __call__(self, *inputs: Array) -> Array:
         if is_torch(inputs[0]):
+            torch = sys.modules["torch"]
+            if torch.compiler.is_compiling() and not torch.is_grad_enabled():
+                return self.forward(*inputs)[0]  # the compiler inlines the function there and miscounts its arguments
             if self.for_torch is None:
                 self.for_torch = _torch_function(self)
             return self.for_torch(*inputs)[0]

@@ -81,10 +81,18 @@ def _excess_precision(p: Array, q: Array) -> Array:
 
 def _diag_forward(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
     xp = namespace(p)
-    excess = _excess_precision(p, q)
-    x = kl_root(excess, bound, outside)
-    ratio = 1.0 / xp.sqrt(1.0 + x[..., None] * excess)
-    return xp.where(outside[..., None], q * ratio, p), ratio, x
+
+    def work(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
+        excess = _excess_precision(p, q)
+        x = kl_root(excess, bound, outside)
+        ratio = 1.0 / xp.sqrt(1.0 + x[..., None] * excess)
+        return xp.where(outside[..., None], q * ratio, p), ratio, x
+
+    def idle(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
+        shape = xp.broadcast_arrays(p, q, outside[..., None])[0]
+        return xp.where(outside[..., None], shape, p), xp.ones_like(shape), xp.ones_like(shape[..., 0])
+
+    return when_any(outside, work, idle, p, q, bound, outside)
 
 
 def _diag_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:
