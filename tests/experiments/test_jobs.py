@@ -49,7 +49,7 @@ def test_a_jobs_command_says_its_configuration(name, monkeypatch, tmp_path):
         finished = False
         epochs, folder = 0, tmp_path
 
-    def train(config, out, *, progress):
+    def train(config, out, *, progress, tracker):
         arrived.append((config, Path(out)))
         return Result
 
