@@ -22,14 +22,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from trpl.backend import first_order, namespace, solve_triangular, stop_gradient
+from trpl.backend import first_order, namespace, stop_gradient
 from trpl.gaussians.density import entropy as entropy_of
 from trpl.gaussians.density import whiten
 from trpl.gaussians.distances import lowered
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
 from trpl.linalg import apply, cholesky_inverse_factor, diagonal, identity_like, squared_norm
 from trpl.projections.alignment import broadcast
-from trpl.projections.kl import kl_of_factor
+from trpl.projections.kl import excess_precision, kl_of_factor
 from trpl.roots import increasing_root
 
 Array = Any
@@ -108,7 +108,7 @@ def project(
     predicted, old = lowered(predicted), lowered(old)
     shift = whiten(old, predicted.mean - old.mean)
     log_scale = bound if entropy is None else (2.0 / old.dim) * (entropy - entropy_of(old))
-    excess = _diag_excess(predicted.scale, old.scale) if diag else _full_excess(predicted.scale, old.scale)
+    excess = excess_precision(predicted.scale, old.scale, diag=diag)
     excess, p, q, shift, bound, log_scale = broadcast(
         (excess, core), (predicted.scale, core), (old.scale, core), (shift, 1), (bound, 0), (log_scale, 0)
     )
@@ -149,15 +149,6 @@ class _Terms(NamedTuple):
     mean: Array
     k: Array
     held: Array
-
-
-def _diag_excess(p: Array, q: Array) -> Array:
-    return (q - p) * (q + p) / (p * p)
-
-
-def _full_excess(p: Array, q: Array) -> Array:
-    change = solve_triangular(p, q - p)
-    return change + change.mT + change.mT @ change
 
 
 def _rotate(excess: Array, shift: Array) -> tuple[Array, Array]:

@@ -74,16 +74,19 @@ def kl_root(eigenvalues: Array, bound: Array, outside: Array) -> Array:
     )
 
 
-def _excess_precision(p: Array, q: Array) -> Array:
-    """A = VᵀV − I for diagonal covariances, V = q/p."""
-    return (q - p) * (q + p) / (p * p)
+def excess_precision(p: Array, q: Array, *, diag: bool) -> Array:
+    """A = VᵀV − I with V = L_p⁻¹L_q, from the difference of the factors so that close ones keep their digits."""
+    if diag:
+        return (q - p) * (q + p) / (p * p)
+    change = solve_triangular(p, q - p)
+    return change + change.mT + change.mT @ change
 
 
 def _diag_forward(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
     xp = namespace(p)
 
     def work(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
-        excess = _excess_precision(p, q)
+        excess = excess_precision(p, q, diag=True)
         x = kl_root(excess, bound, outside)
         ratio = 1.0 / xp.sqrt(1.0 + x[..., None] * excess)
         return xp.where(outside[..., None], q * ratio, p), ratio, x
@@ -140,8 +143,7 @@ def _whitened_projection(p: Array, q: Array, bound: Array, outside: Array) -> tu
     The factor is the lower triangular one: with rows and columns in reverse order, P = CCᵀ, and W is C⁻ᵀ back in order.
     """
     xp = namespace(p)
-    change = solve_triangular(p, q - p)
-    excess = xp.flip(change + change.mT + change.mT @ change, axis=(-2, -1))
+    excess = xp.flip(excess_precision(p, q, diag=False), axis=(-2, -1))
     eigenvalues = xp.linalg.eigvalsh(excess)
     x = kl_root(eigenvalues, bound, outside)
 
@@ -204,10 +206,8 @@ def project_cov(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
 def multiplier(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
     """η = 1/x − 1, and 0 where nothing is projected."""
     outside = kl_cov(predicted, old) > bound
-    if isinstance(predicted, DiagGaussian):
-        eigenvalues = _excess_precision(predicted.std, old.scale)
-    else:
-        change = solve_triangular(predicted.chol, old.scale - predicted.chol)
-        eigenvalues = namespace(change).linalg.eigvalsh(change + change.mT + change.mT @ change)
+    diag = isinstance(predicted, DiagGaussian)
+    excess = excess_precision(predicted.scale, old.scale, diag=diag)
+    eigenvalues = excess if diag else namespace(excess).linalg.eigvalsh(excess)
     eigenvalues, bound, outside = align((eigenvalues, 1), (bound, 0), (outside, 0))
     return 1.0 / kl_root(eigenvalues, bound, outside) - 1.0
