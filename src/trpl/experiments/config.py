@@ -117,6 +117,9 @@ class Config:
     )
     eval_episodes: int = setting(5, "noise-free episodes per evaluation", least=1)
     checkpoint_every: int = setting(20, "epochs between checkpoints", least=1)
+    env_timeout: float | None = setting(
+        300.0, "seconds without a step after which an environment hangs and the run is ended", above=0.0, optional=True
+    )
 
     def __post_init__(self):
         for field in dataclasses.fields(self):

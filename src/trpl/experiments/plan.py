@@ -31,7 +31,7 @@ from trpl.experiments.presets import SWEEPS, preset
 Settings = Mapping[str, Any]
 KEYS = ("methods", "tasks", "seeds", "settings", "task", "method", "variant")
 OWN = ("method", "env_id", "seed")  # said by methods, tasks and seeds, never as settings
-NO_DIFFERENCE = ("seed", "source")  # two runs that differ only here are the same experiment
+NO_DIFFERENCE = ("seed", "source", "env_timeout")  # two runs that differ only here are the same experiment
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,10 @@ and resumed ends with the same bits as one that was not.
 import contextlib
 import dataclasses
 import math
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +22,8 @@ from trpl.errors import RunError
 from trpl.experiments import checkpoints, records
 from trpl.experiments.config import REPORT_WINDOW, Config
 from trpl.experiments.progress import Progress
+from trpl.experiments.stopping import stop_requests
+from trpl.experiments.watchdog import Watchdog
 from trpl.policies.acting import Actor
 from trpl.policies.storage import checkpoint_folders
 from trpl.rollouts import Collector, Evaluator, Rollout
@@ -73,39 +72,35 @@ class Trainer:
 
     def __init__(self, config: Config, folder: Path):
         self.config, self.folder = config, folder
-        self.collector = Collector(
-            config.env_id,
-            num_envs=config.num_envs,
-            vectorisation=config.vectorisation,
-            seed=config.seed,
-            discount=config.discount,
-            normalise_observations=config.normalise_observations,
-            observation_clip=config.observation_clip,
-            normalise_rewards=config.normalise_rewards,
-            reward_clip=config.reward_clip,
-        )
-        self.evaluator = Evaluator(config.env_id, seed=config.seed)
-        self.algorithm = make_algorithm(
-            config, obs_size=self.collector.observation_size, action_size=self.collector.action_size
-        )
-        self.state = jax.jit(self.algorithm.init)(jax.random.key(config.seed))
+        with contextlib.ExitStack() as opened:
+            self.watchdog = opened.enter_context(
+                Watchdog(seconds=config.env_timeout, env_id=config.env_id, folder=folder)
+            )
+            with self.watchdog.watching(tuple):  # making them all is one step
+                self.collector = opened.enter_context(contextlib.closing(make_collector(config)))
+                self.evaluator = opened.enter_context(contextlib.closing(Evaluator(config.env_id, seed=config.seed)))
+            self.algorithm = make_algorithm(
+                config, obs_size=self.collector.observation_size, action_size=self.collector.action_size
+            )
+            self.state = jax.jit(self.algorithm.init)(jax.random.key(config.seed))
+            self._opened = opened.pop_all()
         self.epoch, self.seconds = 0, 0.0
 
     def __enter__(self) -> "Trainer":
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self.collector.close()
-        self.evaluator.close()
+        self._opened.close()
 
     def restore(self) -> None:
         """Back to the newest sound checkpoint; records of later epochs are cut off, since they will be written
         again.
         """
         if checkpoint_folders(self.folder):
-            self.state, self.epoch, self.seconds = checkpoints.restore(
-                self.folder, like=self.state, collector=self.collector
-            )
+            with self.watchdog.watching(self.collector.environments.position):
+                self.state, self.epoch, self.seconds = checkpoints.restore(
+                    self.folder, like=self.state, collector=self.collector
+                )
         for name in (records.METRICS, records.EVALUATIONS, records.TIMINGS):
             records.cut_back(self.folder / name, epoch=self.epoch)
 
@@ -121,6 +116,7 @@ class Trainer:
             event_writer(self.folder, done=self.epoch * config.rollout_size) as write,
             tracked as track,
         ):
+            self.watchdog.interrupt = stop.fail
             events = [write] if track is None else [write, track]
             progress.begin(self.epoch)
             while self.epoch < config.num_epochs and not stop.is_set():
@@ -142,9 +138,10 @@ class Trainer:
     def step(self, events: list[Any]) -> tuple[dict[str, Any], float | None]:
         """One epoch: collect, learn, evaluate, record."""
         config, started = self.config, time.perf_counter()
-        rollout = self.collector.collect(
-            Actor(self.state.policy), num_steps=config.rollout_size // config.num_envs, iteration=self.epoch
-        )
+        with self.watchdog.watching(self.collector.environments.position):
+            rollout = self.collector.collect(
+                Actor(self.state.policy), num_steps=config.rollout_size // config.num_envs, iteration=self.epoch
+            )
         rng = np.random.default_rng([config.seed, self.epoch, LEARNING_STREAM])
         self.state, learned = self.algorithm.update(self.state, Batch.of(rollout), rng)
         learned = jax.device_get(learned)
@@ -167,12 +164,13 @@ class Trainer:
         """Noise-free episodes where this epoch has an evaluation; their mean return."""
         if not self.config.evaluates(self.epoch):
             return None
-        found = self.evaluator.evaluate(
-            Actor(self.state.policy),
-            self.collector.normaliser,
-            epoch=self.epoch,
-            num_episodes=self.config.eval_episodes,
-        )
+        with self.watchdog.watching(self.evaluator.environment.position):
+            found = self.evaluator.evaluate(
+                Actor(self.state.policy),
+                self.collector.normaliser,
+                epoch=self.epoch,
+                num_episodes=self.config.eval_episodes,
+            )
         record = {
             "epoch": self.epoch,
             "steps": steps,
@@ -186,6 +184,20 @@ class Trainer:
         checkpoints.save(
             self.folder, epoch=self.epoch, state=self.state, collector=self.collector, seconds=self.seconds
         )
+
+
+def make_collector(config: Config) -> Collector:
+    return Collector(
+        config.env_id,
+        num_envs=config.num_envs,
+        vectorisation=config.vectorisation,
+        seed=config.seed,
+        discount=config.discount,
+        normalise_observations=config.normalise_observations,
+        observation_clip=config.observation_clip,
+        normalise_rewards=config.normalise_rewards,
+        reward_clip=config.reward_clip,
+    )
 
 
 def refuse_existing(folder: Path) -> None:
@@ -229,28 +241,6 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             raise RunError(f"{folder} is in use by another process") from None
         yield
-
-
-@contextlib.contextmanager
-def stop_requests() -> Iterator[threading.Event]:
-    """An event set by the first SIGTERM or Ctrl-C; a second one interrupts as usual."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def request(number: int, _: FrameType | None) -> None:
-        stop.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in before:
-        signal.signal(number, request)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from rich.console import Console
 from trpl.experiments.compact import compact
 from trpl.experiments.jobs import Job, check_folder, in_use, log_tail
 from trpl.experiments.plan import PlannedRun
-from trpl.experiments.run import stop_requests
+from trpl.experiments.stopping import stop_requests
 from trpl.experiments.table import SweepTable
 
 NUM_TRIES = 2

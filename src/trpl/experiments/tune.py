@@ -26,8 +26,8 @@ from trpl.errors import ConfigError, RunError
 from trpl.experiments.config import Config
 from trpl.experiments.plan import preset_text
 from trpl.experiments.presets import preset
-from trpl.experiments.run import stop_requests
 from trpl.experiments.spaces import Choice, Range, Real, inside, space_of
+from trpl.experiments.stopping import stop_requests
 from trpl.experiments.trials import SeedRuns, Stopped
 from trpl.rollouts.environments import FaultyEnvironmentError
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from trpl.experiments.jobs import ended_badly, log_tail, options, release, start_worker
-from trpl.experiments.run import stop_requests
+from trpl.experiments.stopping import stop_requests
 from trpl.experiments.sweep import COMPILED, NUM_TRIES, num_cores
 from trpl.experiments.tune import STORAGE_VARIABLE, Tuning, best_preset, best_trial, count_states, open_study
 

@@ -21,7 +21,7 @@ METHODS = {
 TASKS = ("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Ant-v4", "trpl/HumanoidPaper-v4")
 
 # Differ between runs of one experiment without changing what is computed.
-PASSING = frozenset({"seed", "source", "checkpoint_every"})
+PASSING = frozenset({"seed", "source", "checkpoint_every", "env_timeout"})
 
 
 @dataclass(frozen=True, eq=False)

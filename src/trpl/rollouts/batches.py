@@ -46,6 +46,10 @@ class Environments(Protocol):
         """Whether the unfinished episodes could be brought back to where they were."""
         ...
 
+    def position(self) -> Any:
+        """Something that changes with every step of any of them: what a time-out looks at, from another thread."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -85,6 +89,9 @@ class SyncEnvironments:
             environment.restore(arrays[f"actions.{n}"], saved, observation=observations[n])
         return True
 
+    def position(self) -> list[tuple[int, int]]:
+        return [environment.position() for environment in self.environments]
+
     def close(self) -> None:
         for environment in self.environments:
             environment.close()
@@ -111,12 +118,14 @@ class PooledEnvironments:
         self.observation_size = int(self._pool.observation_space.shape[0])
         self.action_size = int(self._pool.action_space.shape[0])
         self._action_dtype = self._pool.action_space.dtype
+        self._num_calls = 0
 
     def begin(self) -> np.ndarray:
         observations, _ = self._pool.reset()
         return np.array(observations, dtype=np.float64)
 
     def step(self, actions, *, observations, rewards, terminated, truncated) -> Ended:
+        self._num_calls += 1
         reached, rewards[:], terminated[:], truncated[:], _ = self._pool.step(actions.astype(self._action_dtype))
         if not (np.isfinite(reached).all() and np.isfinite(rewards).all()):
             raise FaultyEnvironmentError(f"{self.env_id} (envpool): observation or reward is not finite")
@@ -137,6 +146,9 @@ class PooledEnvironments:
             stacklevel=2,
         )
         return False
+
+    def position(self) -> int:
+        return self._num_calls
 
     def close(self) -> None:
         self._pool.close()

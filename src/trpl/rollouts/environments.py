@@ -129,8 +129,8 @@ class Environment:
         self.num_steps += 1
         try:
             observation, reward, terminated, truncated, _ = self._step(action.astype(self._action_dtype))
-        except Exception as error:
-            raise self._fault(f"step raised {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise self._explained("step", error, wanted="observation, reward, terminated, truncated, info") from error
         if self.num_steps == self._time_limit:
             truncated = True
         self._taken.append(action)
@@ -159,7 +159,7 @@ class Environment:
             reached, *_ = self.step(action)
         if reached.tobytes() != np.asarray(observation, dtype=np.float64).tobytes():
             raise ReplayError(
-                f"{self._where()}: the same actions led to another observation than before, so the environment is not"
+                f"{self.where()}: the same actions led to another observation than before, so the environment is not"
                 " deterministic given its generator (or its version changed) and the run cannot be resumed exactly"
             )
 
@@ -173,8 +173,8 @@ class Environment:
     def _guarded_reset(self, *, seed: int | None) -> np.ndarray:
         try:
             observation, _ = self.gym_env.reset(seed=seed)
-        except Exception as error:
-            raise self._fault(f"reset raised {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise self._explained("reset", error, wanted="observation, info") from error
         return self._checked(observation)
 
     def _checked(self, observation: Any) -> np.ndarray:
@@ -189,8 +189,20 @@ class Environment:
             raise self._fault(f"observation is not finite at index {broken.tolist()}")
         return vector
 
-    def _where(self) -> str:
+    def position(self) -> tuple[int, int]:
+        """Episode and step, which change with every call of `begin` and `step`: what a time-out looks at."""
+        return self.episode, self.num_steps
+
+    def where(self) -> str:
         return f"{self.env_id} (environment {self.index}), episode {self.episode}, step {self.num_steps}"
 
+    def _explained(self, call: str, error: BaseException, *, wanted: str) -> FaultyEnvironmentError:
+        """What a call's exception says: raised in here it was the unpacking of the result, else the environment."""
+        if isinstance(error, FaultyEnvironmentError):  # a time-out
+            return error
+        if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+            return self._fault(f"{call} did not return ({wanted}): {error}")
+        return self._fault(f"{call} raised {type(error).__name__}: {error}")
+
     def _fault(self, what: str) -> FaultyEnvironmentError:
-        return FaultyEnvironmentError(f"{self._where()}: {what}")
+        return FaultyEnvironmentError(f"{self.where()}: {what}")
