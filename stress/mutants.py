@@ -1,0 +1,179 @@
+"""Mutation testing of the maths: small faults put into the code one at a time, and whether a test notices.
+
+    python stress/mutants.py [--only PATTERN ...] [--work FOLDER] [--out stress/mutants.md]
+
+mutmut makes the faults in a copy of the tree: numbers, operators, comparisons, conditions, arguments left out or None,
+assignments of None. A first run gives each the quick tests that reach its function (PyTorch, a few seconds at most,
+fastest first, up to the first failure); what survives meets the wider ones (JAX, hard pairs). Runs with the same
+`--work` go on where they stopped, after an interruption and after a change: only what changed is tried again, and what
+survived. At the end survivors are listed with the reason that stress/survivors.toml knows for each. Messages of errors
+are left alone. Exit code 1 if fewer than 85 % are killed, or if a survivor has no reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from mutmut.stats import status_by_exit_code
+
+ROOT = Path(__file__).parent.parent
+FILES = ["src/trpl/gaussians/*", "src/trpl/roots.py", "src/trpl/projections/*", "src/trpl/algorithms/losses.py"]
+LEAST = 0.85
+KILLED = {"killed", "timeout", "segfault", "suspicious"}
+QUICK = [
+    "tests/test_roots.py",
+    "tests/gaussians",
+    "tests/projections/test_mutants.py",
+    "tests/projections/test_door.py",
+    "tests/projections/test_unrolled.py",
+    "tests/conformance",
+    "tests/algorithms/test_losses.py",
+]
+WIDE = [*QUICK, "tests/test_linalg.py", "tests/layers_torch", "tests/layers_jax", "tests/projections"]
+SLOW = "not compile and not cuda and not bound_held_float64 and not nearest"
+CONFIG = """
+[tool.mutmut]
+source_paths = ["src/"]
+only_mutate = {files}
+process_isolation = "forkserver"
+use_setproctitle = false
+do_not_mutate_patterns = ['raise \\w+', 'def _show', 'def _framework']
+pytest_add_cli_args_test_selection = {tests}
+pytest_add_cli_args = ["-p", "no:xdist", "-p", "no:cacheprovider", "-p", "node_ids", "-k", {words}]
+timeout_constant = 60.0
+"""
+
+
+class Survivor(NamedTuple):
+    """A fault that no test noticed."""
+
+    name: str
+    file: str
+    line: int
+    was: str
+    becomes: str
+
+
+def prepare(work: Path) -> None:
+    """The tree as it is now, in the copy; what was found before stays there."""
+    for name in ("src", "tests"):
+        shutil.rmtree(work / name, ignore_errors=True)
+        shutil.copytree(ROOT / name, work / name, ignore=shutil.ignore_patterns("__pycache__"))
+    # mutmut 3.8 knows the name that pytest had for a node before version 9.2
+    (work / "node_ids.py").write_text("import pytest\npytest.Item._nodeid = property(lambda item: item.nodeid)\n")
+
+
+def run_mutmut(work: Path, *, files: list[str], tests: list[str], words: str, names: Iterable[str]) -> None:
+    """One round: the faults by name, or all that have no verdict yet."""
+    settings = {"files": json.dumps(files), "tests": json.dumps(tests), "words": json.dumps(words)}
+    (work / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text() + CONFIG.format(**settings))
+    one_thread = {
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    }
+    path = os.pathsep.join(map(str, (work / "mutants" / "src", work)))
+    mutmut = Path(sys.executable).parent / "mutmut"
+    command = [str(mutmut), "run", "--max-children", "1", *names]
+    done = subprocess.run(command, cwd=work, env=os.environ | one_thread | {"PYTHONPATH": path})
+    if done.returncode:
+        raise SystemExit(f"mutmut ended with {done.returncode}")
+
+
+def verdicts(work: Path) -> dict[str, dict[str, str]]:
+    """By file and fault: killed, survived, no tests, timeout, …"""
+    found = {}
+    for path in sorted((work / "mutants" / "src").rglob("*.meta")):
+        codes = json.loads(path.read_text())["exit_code_by_key"]
+        if codes:
+            file = str(path.relative_to(work / "mutants")).removesuffix(".meta")
+            found[file] = {name: status_by_exit_code[code] for name, code in codes.items()}
+    return found
+
+
+def survivors(work: Path) -> list[Survivor]:
+    """What was not killed, with the line it changes."""
+    mutmut = Path(sys.executable).parent / "mutmut"
+    found = []
+    for file, by_name in verdicts(work).items():
+        source = (work / file).read_text().splitlines()
+        for name in (name for name, verdict in by_name.items() if verdict not in KILLED):
+            shown = subprocess.run([str(mutmut), "show", name], cwd=work, capture_output=True, text=True, check=True)
+            found.append(located(name, file, shown.stdout, source))
+    return sorted(found, key=lambda s: (s.file, s.line, s.becomes))
+
+
+def located(name: str, file: str, diff: str, source: list[str]) -> Survivor:
+    """The place of a fault, from its difference to the function that it is in."""
+    lines = diff.splitlines()
+    removed = [line[1:].strip() for line in lines if line.startswith("-") and not line.startswith("---")]
+    added = [line[1:].strip() for line in lines if line.startswith("+") and not line.startswith("+++")]
+    function = re.sub(r"^x_|^xǁ\w+?ǁ", "", name.rpartition(".")[2]).partition("__mutmut")[0]
+    start = next((i for i, line in enumerate(source) if re.match(rf"\s*def {function}\b", line)), 0)
+    was = removed[0] if removed else ""
+    line = next((i for i, text in enumerate(source[start:], start + 1) if text.strip() == was), start + 1)
+    return Survivor(name, file, line, " ".join(removed), " ".join(added))
+
+
+def reasons() -> dict[tuple[str, str, str], str]:
+    """Why a survivor is none to worry about, by file, line and what it becomes."""
+    path = Path(__file__).parent / "survivors.toml"
+    entries = tomllib.loads(path.read_text())["survivor"] if path.exists() else []
+    return {(e["file"], e["was"], becomes): e["reason"] for e in entries for becomes in e["becomes"]}
+
+
+def report(work: Path) -> tuple[str, bool]:
+    """The table and the survivors as Markdown, and whether all is well."""
+    known, counts = reasons(), {}
+    for file, by_name in verdicts(work).items():
+        counts[f"`{file}`"] = len(by_name), sum(verdict in KILLED for verdict in by_name.values())
+    total, killed = (sum(column) for column in zip(*counts.values(), strict=True))
+    lines = ["# Mutants", "", "Made by `python stress/mutants.py`. Killed counts time-outs and crashes.", ""]
+    lines += ["| File | Mutants | Killed | Survived | Share killed |", "| --- | ---: | ---: | ---: | ---: |"]
+    for file, (made, dead) in (counts | {"**all**": (total, killed)}).items():
+        lines.append(f"| {file} | {made} | {dead} | {made - dead} | {dead / made:.1%} |")
+    lines += ["", "## Survivors", "", "| Place | Was | Becomes | Reason |", "| --- | --- | --- | --- |"]
+    unexplained = 0
+    for s in survivors(work):
+        reason = known.get((s.file, s.was, s.becomes))
+        unexplained += reason is None
+        was, becomes = (f"`{text.replace('|', chr(92) + '|')}`" for text in (s.was, s.becomes))
+        place = f"{s.file.removeprefix('src/trpl/')}:{s.line}"
+        lines.append(f"| {place} | {was} | {becomes} | {reason or '**none yet**'} |")
+    return "\n".join(lines) + "\n", killed >= LEAST * total and not unexplained
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="+", default=FILES, metavar="PATTERN", help="files to put faults into")
+    parser.add_argument("--work", type=Path, help="folder of the copy, kept; without it a temporary one")
+    parser.add_argument("--out", type=Path, default=ROOT / "stress" / "mutants.md")
+    parser.add_argument("--quick", action="store_true", help="leave out the wider tests for what survives")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        work = (options.work or Path(name)).resolve()
+        work.mkdir(parents=True, exist_ok=True)
+        prepare(work)
+        run_mutmut(work, files=options.only, tests=QUICK, words=f"not jax and {SLOW}", names=[])
+        left = [name for by_name in verdicts(work).values() for name, v in by_name.items() if v not in KILLED]
+        if left and not options.quick:
+            run_mutmut(work, files=options.only, tests=WIDE, words=SLOW, names=left)
+        text, well = report(work)
+    options.out.write_text(text)
+    print(text)
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Building trpl, and environments that hold one extra and nothing else. Used by the tests and by `stress/builds.py`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+from packaging.requirements import Requirement
+
+from trpl.policies.storage import write_checkpoint
+
+ROOT = Path(__file__).parent.parent
+SOURCE_DATE_EPOCH = "1735689600"  # any fixed moment: archives then hold the same time stamps
+
+
+def snapshot(folder: Path) -> Path:
+    """The tree as it is now, without what others may be writing to."""
+    caches = ".*_cache", ".hypothesis", "__pycache__", "*venv*"
+    left_out = shutil.ignore_patterns(".git", *caches, "runs", "site", "bench", "mutants")
+    return Path(shutil.copytree(ROOT, folder, ignore=left_out))
+
+
+def build(out: Path, *what: str, source: Path) -> list[Path]:
+    """Archives of a tree, without network: the build backend is the one installed here."""
+    command = [sys.executable, "-m", "build", "--no-isolation", *what, "--outdir", str(out), str(source)]
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH})
+    return sorted(out.iterdir())
+
+
+def canonical(name: str) -> str:
+    """A distribution's name as the index spells it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def install(wheel: Path, site: Path) -> None:
+    """The wheel alone, unpacked as pip does it."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def requirements(name: str, site: Path) -> list[Requirement]:
+    """What an installed distribution declares; of trpl, the one in `site`."""
+    if name == "trpl":
+        (found,) = metadata.Distribution.discover(name=name, path=[str(site)])
+        return [Requirement(line) for line in found.requires or []]
+    return [Requirement(line) for line in metadata.requires(name) or []]
+
+
+def extras(site: Path) -> set[str]:
+    """The extras that trpl declares."""
+    (found,) = metadata.Distribution.discover(name="trpl", path=[str(site)])
+    return set(found.metadata.get_all("Provides-Extra") or [])
+
+
+def closure(extra: str, site: Path) -> set[str]:
+    """The distributions that `pip install trpl[extra]` brings, by the requirements they declare themselves."""
+    found: set[tuple[str, str]] = set()
+    waiting = {("trpl", ""), ("trpl", extra)}
+    while waiting:
+        name, wanted = waiting.pop()
+        found.add((name, wanted))
+        for needed in requirements(name, site):
+            if needed.marker is None or needed.marker.evaluate({"extra": wanted}):
+                waiting |= {(canonical(needed.name), option) for option in ("", *needed.extras)} - found
+    return {name for name, _ in found}
+
+
+def modules_besides(distributions: set[str]) -> set[str]:
+    """The top-level modules that are installed here by other distributions than these."""
+    owners = metadata.packages_distributions().items()
+    return {module for module, names in owners if not distributions & {canonical(name) for name in names}}
+
+
+BLOCKER = """
+import importlib.abc, importlib.machinery, sys, sysconfig
+HIDDEN = set({hidden!r})
+PLACES = set(sysconfig.get_paths().values())
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in HIDDEN:  # a copy that a package carries along elsewhere may be found
+            found = importlib.machinery.PathFinder.find_spec(name, [p for p in sys.path if p not in PLACES])
+            if found is None:
+                raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+            return found
+
+sys.meta_path.insert(0, Blocker())
+"""
+"""Hides every top-level module installed here that an extra does not bring, as if it were not installed."""
+
+
+def run_with_extra(extra: str, code: str, *, site: Path, cwd: Path) -> subprocess.CompletedProcess:
+    """Run code that finds trpl in `site` and, of what is installed here, only what the extra brings."""
+    hidden = sorted(modules_besides(closure(extra, site)))
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE")}
+    variables |= {"PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", BLOCKER.format(hidden=hidden) + code]
+    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=300)
+
+
+def sample_run(folder: Path) -> Path:
+    """A working folder with a policy in `run`: two observations, one action."""
+    weights = {
+        "mean/weight": np.ones((2, 1), np.float32),
+        "mean/bias": np.zeros(1, np.float32),
+        "std/raw": np.zeros(1, np.float32),
+    }
+    normaliser = {"observation/shift": np.zeros(2), "observation/scale": np.ones(2)}
+    write_checkpoint(folder / "run", epoch=1, parts={"policy": weights | normaliser}, meta={"observation_clip": None})
+    return folder
+
+
+ACT = """
+import numpy as np
+from trpl import DiagGaussian, kl_parts
+from trpl.policies import load_policy
+p, q = DiagGaussian(np.ones((1, 2)), np.ones(2)), DiagGaussian(np.zeros((1, 2)), np.ones(2))
+assert kl_parts(p, q).mean.tolist() == [1.0]
+assert load_policy("run")(np.zeros(2)).shape == (1,)
+"""
+ABSENT = """
+import importlib.util
+for name in {names!r}:
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        found = None
+    assert found is None, f"{{name}} is there"
+"""
+TORCH = """
+import torch
+from trpl.torch import KLProjection
+from trpl import DiagGaussian, kl_parts
+old, new = DiagGaussian(torch.zeros(3, 2), torch.ones(3, 2)), DiagGaussian(torch.ones(3, 2), 2 * torch.ones(3, 2))
+assert torch.allclose(kl_parts(KLProjection(0.03, 0.01)(new, old), old).cov, torch.tensor(0.01), rtol=1e-3)
+"""
+JAX = """
+import jax.numpy as jnp
+from trpl.jax import KLProjection
+from trpl import DiagGaussian, kl_parts
+old, new = DiagGaussian(jnp.zeros((3, 2)), jnp.ones((3, 2))), DiagGaussian(jnp.ones((3, 2)), 2 * jnp.ones((3, 2)))
+assert jnp.allclose(kl_parts(KLProjection(0.03, 0.01)(new, old), old).cov, 0.01, rtol=1e-3)
+"""
+TRAIN = """
+from trpl.cli import main
+words = "train kl InvertedPendulum-v4 --steps 64 --rollout-size 64 --policy-epochs 1 --value-epochs 1 --eval-episodes 1"
+assert main([*words.split(), "--out", "trained"]) == 0
+"""
+PROGRAMS = {
+    "": ACT + ABSENT.format(names=["torch", "jax", "gymnasium", "matplotlib"]),
+    "torch": ACT + TORCH + ABSENT.format(names=["jax", "gymnasium"]),
+    "jax": ACT + JAX + ABSENT.format(names=["torch", "gymnasium"]),
+    "train": ACT + TRAIN + ABSENT.format(names=["torch", "optuna", "ray"]),
+    "sb3": ACT + "from trpl.integrations.sb3 import TRPL\n" + ABSENT.format(names=["jax", "torchrl"]),
+    "torchrl": ACT + "import trpl.integrations.torchrl\n" + ABSENT.format(names=["jax", "stable_baselines3"]),
+    "onnx": ACT
+    + "from trpl.integrations.export import export\nexport('run', 'policy.onnx')\n"
+    + ABSENT.format(names=["torch", "jax"]),
+    "ray": ACT + "import trpl.experiments.ray_pool\n" + ABSENT.format(names=["torch", "optuna"]),
+    "tune": ACT + "import trpl.experiments.tune_session\n" + ABSENT.format(names=["torch", "ray"]),
+    "wandb": ACT + "import trpl.integrations.tracking, wandb\n" + ABSENT.format(names=["torch", "jax"]),
+}
+"""What each extra is for, as a small program, and what it must not bring."""
