@@ -10,7 +10,9 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
+
+from trpl.options import Parser, UsageError, add_settings, did_you_mean, number, positive_int
 
 
 class Command(NamedTuple):
@@ -44,9 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("TRPL_TRACEBACK"):
             raise
-        ours = type(error).__module__.startswith("trpl")
-        what = str(error) if ours else f"{type(error).__name__}: {error} (set TRPL_TRACEBACK=1 to see where)"
-        return fail(what, code=2 if isinstance(error, ValueError) else 1)
+        return fail(in_words(error), code=2 if isinstance(error, ValueError) else 1)
 
 
 def overview() -> str:
@@ -65,48 +65,20 @@ def overview() -> str:
     )
 
 
-class UsageError(Exception):
-    """Arguments that do not fit the command."""
+def in_words(error: Exception) -> str:
+    """What an exception says to somebody who will not look into the code."""
+    if type(error).__module__.startswith("trpl"):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MemoryError):
+        return "out of memory: smaller rollouts, fewer environments or smaller networks need less"
+    return f"{type(error).__name__}: {error} (set TRPL_TRACEBACK=1 to see where)"
 
 
 def fail(message: str, *, code: int) -> int:
     print(f"trpl: {message}", file=sys.stderr)
     return code
-
-
-def did_you_mean(name: str, known: Any) -> str:
-    import difflib
-
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {found[0]!r}?" if found else f"; there are {', '.join(known)}"
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse that raises instead of exiting, and answers an unknown option with the nearest right one."""
-
-    def __init__(self, name: str, description: str):
-        super().__init__(prog=f"trpl {name}", description=description, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-    def parse(self, argv: list[str]) -> argparse.Namespace:
-        argv = [_dashes(word) for word in argv]
-        args, unknown = self.parse_known_args(argv)
-        if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            name = unknown[0].split("=")[0]
-            hint = did_you_mean(name, known) if name.startswith("-") else ""
-            raise UsageError(
-                f"unrecognised argument {name!r}{hint if hint.count(',') < 3 else ''} (see {self.prog} --help)"
-            )
-        return args
-
-
-def _dashes(word: str) -> str:
-    """--mean_bound is --mean-bound."""
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
 def train(argv: list[str]) -> int:
@@ -143,11 +115,16 @@ def resume(argv: list[str]) -> int:
     parser.add_argument("run", help="run folder")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
-    args = parser.parse(argv)
+    parser.add_argument(
+        "--env-timeout", type=number(float, optional=True), metavar="N", default=argparse.SUPPRESS,
+        help="seconds for a step of the environment, or none, instead of the run's",
+    )  # fmt: skip
+    args = vars(parser.parse(argv))
+    run, quiet, track = (args.pop(name) for name in ("run", "quiet", "track"))
     use_one_thread()
     from trpl.experiments.run import resume as resume_run
 
-    return conclude(resume_run(args.run, progress=not args.quiet, tracker=tracking(args.track)), quiet=args.quiet)
+    return conclude(resume_run(run, progress=not quiet, tracker=tracking(track), **args), quiet=quiet)
 
 
 def tracking(kind: str | None) -> Any:
@@ -188,8 +165,8 @@ def evaluate(argv: list[str]) -> int:
     from trpl.experiments.evaluate import evaluate_run
 
     found = evaluate_run(args.run, num_episodes=args.episodes, seed=args.seed)
-    for number, (total, length) in enumerate(zip(found.returns, found.lengths, strict=True), start=1):
-        print(f"episode {number}  return {total:.2f}  length {length}")
+    for episode, (total, length) in enumerate(zip(found.returns, found.lengths, strict=True), start=1):
+        print(f"episode {episode}  return {total:.2f}  length {length}")
     print(f"mean return {np.mean(found.returns):.2f}, standard deviation {np.std(found.returns):.2f}")
     return 0
 
@@ -333,52 +310,6 @@ def figure(argv: list[str]) -> int:
     for file in write_figure(args.name, args.runs or ["runs"], args.out):
         print(file)
     return 0
-
-
-def add_settings(parser: argparse.ArgumentParser, *, skip: Sequence[str], of: Any) -> None:
-    """An option for every setting of the configuration, under its own name; absent ones keep the preset's value."""
-    import dataclasses
-
-    from trpl.experiments.config import plain_type
-
-    group = parser.add_argument_group("settings (the preset of method and task gives the rest)")
-    for field in dataclasses.fields(of):
-        if field.name in skip:
-            continue
-        flag, kind, text = f"--{field.name.replace('_', '-')}", plain_type(field.name), field.metadata["help"]
-        names = [flag, "--steps"] if field.name == "total_steps" else [flag]
-        common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": text}
-        optional = field.metadata.get("optional", False)
-        if kind is bool:
-            group.add_argument(*names, action=argparse.BooleanOptionalAction, **common)
-        elif kind in (int, float):
-            group.add_argument(*names, type=number(kind, optional=optional), metavar="N", **common)
-        elif kind is str:
-            group.add_argument(*names, metavar="NAME", **common)
-        else:
-            group.add_argument(*names, type=number(int, optional=False), nargs="+", metavar="N", **common)
-
-
-def number(kind: type, *, optional: bool) -> Callable[[str], Any]:
-    """A reader of numbers that takes 1e6 and 1_000_000 for whole ones, and `none` where a setting can be off."""
-
-    def read(text: str) -> Any:
-        if optional and text.lower() == "none":
-            return None
-        value = float(text)
-        if kind is int and not value.is_integer():
-            raise ValueError(text)
-        return kind(value)
-
-    read.__name__ = "whole number" if kind is int else "number"
-    return read
-
-
-def positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
-    return value
 
 
 def use_one_thread() -> None:

@@ -84,13 +84,16 @@ def test_a_growing_file_is_read_once_and_again_when_cut(tmp_path):
     path = tmp_path / "lines.jsonl"
     growing = Growing(path)
     assert growing.new() == ([], False)
-    path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
-    assert growing.new() == ([{"a": 1}, {"a": 2}], False)
-    with open(path, "a") as file:
+    path.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epoch"')
+    assert growing.new() == ([{"epoch": 1}, {"epoch": 2}], False)
+    with open(path, "epoch") as file:
         file.write(": 3}\n")
-    assert growing.new() == ([{"a": 3}], False)
-    path.write_text('{"a": 9}\n')
-    assert growing.new() == ([{"a": 9}], True)
+    assert growing.new() == ([{"epoch": 3}], False)
+    path.write_text('{"epoch": 9}\n')
+    assert growing.new() == ([{"epoch": 9}], True)
+    with open(path, "a") as file:
+        file.write('{"epoch": 10\n{"epoch": 11}\n')  # a damaged line is for the run itself to complain about
+    assert growing.new() == ([{"epoch": 11}], False)
 
 
 def test_time_left_is_at_the_pace_of_each_kind(tmp_path):

@@ -220,7 +220,7 @@ def test_an_environment_that_cannot_be_trained_leaves_no_folder(tmp_path):
 
 def test_events_need_no_pytorch_and_are_purged_from_where_the_run_goes_on(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from trpl.experiments.run import event_writer;"
+        "import sys; from pathlib import Path; from trpl.experiments.events import event_writer;"
         f"w = event_writer(Path({str(tmp_path)!r}), done=64); w.__enter__()(96, {{'kl': 1.0, 'none': None}});"
         "w.__exit__(None, None, None); assert 'torch' not in sys.modules"
     )

@@ -38,11 +38,15 @@ def restore(run: Path, *, like: Any, collector: Collector) -> tuple[Any, int, fl
     """Learner state, epoch and seconds of the newest sound checkpoint; the collector is brought to that point too."""
     folder = newest_checkpoint(run)
     arrays, meta = read_checkpoint(folder, part="state")
-    collector.restore(
-        {name.removeprefix(COLLECTOR): array for name, array in arrays.items() if name.startswith(COLLECTOR)},
-        meta["collector"],
-    )
-    return learner_state(arrays, like=like, where=folder), meta["epoch"], meta["seconds"]
+    state = learner_state(arrays, like=like, where=folder)
+    try:
+        collector.restore(
+            {name.removeprefix(COLLECTOR): array for name, array in arrays.items() if name.startswith(COLLECTOR)},
+            meta["collector"],
+        )
+        return state, meta["epoch"], float(meta["seconds"])
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CheckpointError(f"{folder} does not fit the run: {type(error).__name__}: {error}") from error
 
 
 def learner_arrays(state: Any) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ nothing to a method is `None` there, and giving it is an error: no argument does
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,8 @@ PAPI = ("papi", "papi-gradient")
 CLIPPED = ("ppo", "ppo-m", *PAPI)
 METHODS = (*TRUST_REGION, *CLIPPED, "trpo")
 
+LARGEST = 10**12  # of whole numbers
+ENV_ID = re.compile(r"(?!\.)[\w.:-]+(/(?!\.)[\w.:-]+)?")  # also the name of the run folder's parents: no way up or out
 REPORT_WINDOW = 20  # epochs: a run's two numbers are means over the 20 after a fifth of training and over the last 20
 
 
@@ -36,7 +39,7 @@ class Config:
 
     method: str = setting("kl", "what to train with", choices=METHODS)
     env_id: str = setting("HalfCheetah-v4", "Gymnasium's name of the task")
-    seed: int = setting(0, "fixes the run: the same seed gives the same weights", least=0)
+    seed: int = setting(0, "fixes the run: the same seed gives the same weights", least=0, most=2**32 - 1)
     total_steps: int = setting(3_000_000, "environment steps, rounded up to whole epochs", least=1)
     source: str = setting("", "where the numbers come from")
 
@@ -122,6 +125,10 @@ class Config:
     )
 
     def __post_init__(self):
+        if self.method not in METHODS:
+            raise ConfigError(
+                f"method {self.method!r} is not one of {', '.join(METHODS)}{nearest(self.method, METHODS)}"
+            )
         for field in dataclasses.fields(self):
             _check(self, field)
         _check_together(self)
@@ -151,6 +158,8 @@ class Config:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Config":
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"settings by name were wanted, not {values!r}")
         check_names(values)
         fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
         return cls(**fields)
@@ -207,6 +216,9 @@ def _check(config: Config, field: dataclasses.Field) -> None:
 
 def _typed(name: str, value: Any) -> Any:
     wanted = plain_type(name)
+    for number in value if isinstance(value, tuple | list) else (value,):
+        if type(number) is int and abs(number) > LARGEST:
+            raise ConfigError(f"{name} must be at most {LARGEST:g}")
     if wanted is float and type(value) is int:
         return float(value)
     if typing.get_origin(wanted) is tuple:
@@ -234,6 +246,10 @@ def _check_range(name: str, value: Any, rules: Mapping[str, Any]) -> None:
 
 
 def _check_together(config: Config) -> None:
+    if not ENV_ID.fullmatch(config.env_id) or len(config.env_id) > 200:
+        raise ConfigError(
+            f"env_id {config.env_id[:80]!r} is not a name of the form Name-v0, space/Name-v0 or module:Name-v0"
+        )
     if config.rollout_size % config.num_envs:
         below = config.rollout_size // config.num_envs * config.num_envs
         raise ConfigError(

@@ -18,6 +18,7 @@ What a file does not say is the paper's preset of method and task. The same file
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ from trpl.experiments.config import METHODS, NAMES, Config, check_names, nearest
 from trpl.experiments.presets import SWEEPS, preset
 
 Settings = Mapping[str, Any]
+VARIANT = re.compile(r"[\w=,+-][\w.=,+ -]{0,99}")
+MOST_SEEDS = 10_000
 KEYS = ("methods", "tasks", "seeds", "settings", "task", "method", "variant")
 OWN = ("method", "env_id", "seed")  # said by methods, tasks and seeds, never as settings
 NO_DIFFERENCE = ("seed", "source", "env_timeout")  # two runs that differ only here are the same experiment
@@ -98,10 +101,10 @@ def planned_runs(
 def read_plan(path: str | Path) -> Plan:
     """A sweep or preset file; unknown keys are refused with the nearest right one."""
     try:
-        content = tomllib.loads(Path(path).read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}") from None
-    except tomllib.TOMLDecodeError as error:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     try:
         return _plan(content)
@@ -133,15 +136,16 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """The text "10" is the seeds 0 … 9, "3,5" those two, "10:20" from 10 up to but without 20."""
     try:
         if "," in text:
-            seeds = tuple(int(part) for part in text.split(",") if part.strip())
+            seeds: Sequence[int] = [int(part) for part in text.split(",") if part.strip()]
         elif ":" in text:
             first, end = map(int, text.split(":"))
-            seeds = tuple(range(first, end))
+            seeds = range(first, end)
         else:
-            seeds = tuple(range(int(text)))
-    except ValueError:
+            seeds = range(int(text))
+        seeds = tuple(seeds[: MOST_SEEDS + 1])
+    except (ValueError, OverflowError):
         seeds = ()
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+    if not 0 < len(seeds) <= MOST_SEEDS or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise ConfigError(f'seeds {text!r}: give how many ("10"), which ("3,5") or a range ("10:20")')
     return seeds
 
@@ -191,7 +195,7 @@ def _plan(content: Mapping[str, Any]) -> Plan:
         if method not in METHODS:
             raise ConfigError(f"there is no method {method!r}{nearest(method, METHODS)}")
     for variant in tables["variant"]:
-        if not variant or "/" in variant or variant.startswith((".", "seed-")):
+        if not VARIANT.fullmatch(variant) or variant.startswith("seed-"):
             raise ConfigError(f"variant {variant!r} cannot name a folder")
     return Plan(
         methods=_names(content, "methods"),
@@ -210,11 +214,11 @@ def _names(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _seeds(found: Any) -> tuple[int, ...]:
-    if type(found) is int and found >= 1:
+    if type(found) is int and 1 <= found <= MOST_SEEDS:
         return tuple(range(found))
     if isinstance(found, list) and found and all(type(seed) is int and seed >= 0 for seed in found):
         return tuple(found)
-    raise ConfigError(f"seeds wants how many, or a list of seeds, not {found!r}")
+    raise ConfigError(f"seeds wants how many (at most {MOST_SEEDS}), or a list of seeds, not {found!r}")
 
 
 def _table(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -14,9 +14,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from trpl.errors import RunError
+from trpl.errors import ConfigError, RunError
 from trpl.experiments.config import Config
 
 CONFIG, METRICS, EVALUATIONS, TIMINGS = "config.json", "metrics.jsonl", "evaluations.jsonl", "timings.jsonl"
@@ -26,6 +27,7 @@ METRIC_NAMES = (
     *("after_mean", "after_mean_max", "after_cov", "after_cov_max", "projected_mean_share", "projected_cov_share"),
     *("policy_loss", "value_loss", "penalty", "learning_rate", "learning_rate_vf", "std_mean"),
 )
+LARGEST = 1e300  # of numbers in a record
 PACKAGES = ("trpl", "numpy", "jax", "jaxlib", "optax", "gymnasium", "mujoco")
 
 
@@ -38,18 +40,18 @@ def write_config(folder: Path, config: Config) -> None:
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    temporary = folder / f"{CONFIG}.tmp"
-    temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    os.replace(temporary, folder / CONFIG)
+    replace_file(folder / CONFIG, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def read_config(folder: str | Path) -> Config:
     path = Path(folder) / CONFIG
     try:
-        return Config.from_json(json.loads(path.read_text())["config"])
-    except FileNotFoundError:
+        return Config.from_json(json.loads(path.read_bytes())["config"])
+    except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}") from None
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise RunError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 
@@ -80,25 +82,65 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
         file.write(json.dumps(record) + "\n")
 
 
+def flush(folder: Path) -> None:
+    """Bring all lines to the disk: a checkpoint must not survive a power cut that they do not."""
+    for name in (METRICS, EVALUATIONS, TIMINGS):
+        if (folder / name).exists():
+            with open(folder / name, "rb+") as file:
+                os.fsync(file.fileno())
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """All whole lines; a last one cut off by a kill is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_text().split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+    found = [parse(line, where=f"{path}, line {number}") for number, line in enumerate(whole_lines(path), start=1)]
+    for number, record in enumerate(found, start=1):
+        if path.name == EVALUATIONS and type(record.get("returns")) is not list:
+            raise RunError(f"{path}, line {number}: no returns")
+    return found
 
 
-def cut_back(path: Path, *, epoch: int) -> None:
-    """Keep the lines up to `epoch`, byte for byte, and nothing after them."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_bytes().split(b"\n")[:-1]:
-        if json.loads(line)["epoch"] > epoch:
-            break
-        kept.append(line + b"\n")
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(b"".join(kept))
+def whole_lines(path: Path) -> list[bytes]:
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+
+
+def parse(line: bytes, *, where: str) -> dict[str, Any]:
+    """A record: an epoch, and numbers, lists of numbers or null by name."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{where}: damaged ({error}): {line[:60]!r}") from error
+    if not isinstance(record, dict) or type(record.get("epoch")) is not int:
+        raise RunError(f"{where}: not a record of an epoch: {line[:60]!r}")
+    for name, value in record.items():
+        wanted = (int, float) if type(value) is list else (int, float, NoneType)
+        numbers = value if type(value) is list and value else [value]
+        if not all(type(number) in wanted and -LARGEST <= (number or 0) <= LARGEST for number in numbers):
+            raise RunError(f"{where}: {name} should be finite numbers, found {str(value)[:60]}")
+    return record
+
+
+def cut_back(path: Path, *, epochs: Iterable[int]) -> None:
+    """Keep the lines of `epochs`, byte for byte, and nothing after them; lines that are missing are an error."""
+    lines = whole_lines(path)
+    wanted = list(epochs)
+    kept = lines[: len(wanted)]
+    found = [parse(line, where=f"{path}, line {n}")["epoch"] for n, line in enumerate(kept, start=1)]
+    if found != wanted:
+        place, epoch = next((n, e) for n, e in enumerate(wanted) if found[n : n + 1] != [e])
+        raise RunError(
+            f"{path}, line {place + 1}: the record of epoch {epoch} is missing; the run cannot go on from it"
+        )
+    if path.exists():
+        replace_file(path, b"".join(line + b"\n" for line in kept))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or as it was before."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(temporary, path)
 
 

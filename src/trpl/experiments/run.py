@@ -7,8 +7,8 @@ and resumed ends with the same bits as one that was not.
 
 import contextlib
 import dataclasses
+import errno
 import math
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,16 +18,18 @@ import jax
 import numpy as np
 
 from trpl.algorithms import Batch, make_algorithm
-from trpl.errors import RunError
+from trpl.errors import ConfigError, RunError
 from trpl.experiments import checkpoints, records
 from trpl.experiments.config import REPORT_WINDOW, Config
+from trpl.experiments.events import event_writer
 from trpl.experiments.progress import Progress
 from trpl.experiments.stopping import stop_requests
 from trpl.experiments.watchdog import Watchdog
 from trpl.policies.acting import Actor
 from trpl.policies.storage import checkpoint_folders
-from trpl.rollouts import Collector, Evaluator, Rollout
+from trpl.rollouts import Collector, Evaluator, FaultyEnvironmentError, Rollout
 
+CHANGEABLE = ("checkpoint_every", "env_timeout")
 LEARNING_STREAM = 201  # third word of the seeds [seed, epoch, stream]
 
 
@@ -58,10 +60,15 @@ def train(config: Config, out: str | Path | None = None, *, progress: bool = Tru
             return trainer.run(Progress.of(config, enabled=progress), tracker)
 
 
-def resume(out: str | Path, *, progress: bool = True, tracker: Any = None) -> RunResult:
-    """Go on from the newest sound checkpoint in `out`, or from the start where there is none yet."""
+def resume(out: str | Path, *, progress: bool = True, tracker: Any = None, **changes: Any) -> RunResult:
+    """Go on from the newest sound checkpoint in `out`, or from the start where there is none yet.
+
+    `changes` are settings that change nothing of the result (`CHANGEABLE`), for this session.
+    """
     folder = Path(out)
-    config = records.read_config(folder)
+    if unknown := set(changes).difference(CHANGEABLE):
+        raise ConfigError(f"{', '.join(sorted(unknown))} cannot change in the middle of a run")
+    config = records.read_config(folder).replace(**changes)
     with locked(folder), Trainer(config, folder) as trainer:
         trainer.restore()
         return trainer.run(Progress.of(config, enabled=progress), tracker)
@@ -84,7 +91,8 @@ class Trainer:
             )
             self.state = jax.jit(self.algorithm.init)(jax.random.key(config.seed))
             self._opened = opened.pop_all()
-        self.epoch, self.seconds = 0, 0.0
+        self.epoch = self.saved = 0  # epochs done, and epochs in the newest checkpoint
+        self.seconds = 0.0
 
     def __enter__(self) -> "Trainer":
         return self
@@ -101,12 +109,27 @@ class Trainer:
                 self.state, self.epoch, self.seconds = checkpoints.restore(
                     self.folder, like=self.state, collector=self.collector
                 )
-        for name in (records.METRICS, records.EVALUATIONS, records.TIMINGS):
-            records.cut_back(self.folder / name, epoch=self.epoch)
+            self.saved = self.epoch
+        done = range(1, self.epoch + 1)
+        records.cut_back(self.folder / records.METRICS, epochs=done)
+        records.cut_back(self.folder / records.EVALUATIONS, epochs=filter(self.config.evaluates, done))
+        records.cut_back(self.folder / records.TIMINGS, epochs=done)
 
     def run(self, progress: Progress, tracker: Any = None) -> RunResult:
         """Epochs until the end, or until SIGTERM or Ctrl-C; then a checkpoint."""
-        config, saved = self.config, self.epoch
+        with self.advice():
+            finished = self.epochs(progress, tracker)
+            return RunResult(
+                folder=self.folder,
+                finished=finished,
+                epochs=self.epoch,
+                final_return=final_return(self.folder),
+                digest=records.digest(self.folder, checkpoints.learner_arrays(self.state).items()),
+            )
+
+    def epochs(self, progress: Progress, tracker: Any) -> bool:
+        """The epochs that are left, saved; whether the last one was reached."""
+        config = self.config
         tracked = (
             tracker(folder=self.folder, config=dataclasses.asdict(config)) if tracker else contextlib.nullcontext()
         )
@@ -123,17 +146,10 @@ class Trainer:
                 metrics, evaluation = self.step(events)
                 if self.epoch % config.checkpoint_every == 0:
                     self.save()
-                    saved = self.epoch
                 progress.update(self.epoch, metrics, evaluation)
-        if saved != self.epoch:
+        if self.saved != self.epoch:
             self.save()
-        return RunResult(
-            folder=self.folder,
-            finished=self.epoch >= config.num_epochs,
-            epochs=self.epoch,
-            final_return=final_return(self.folder),
-            digest=records.digest(self.folder, checkpoints.learner_arrays(self.state).items()),
-        )
+        return self.epoch >= config.num_epochs
 
     def step(self, events: list[Any]) -> tuple[dict[str, Any], float | None]:
         """One epoch: collect, learn, evaluate, record."""
@@ -181,9 +197,27 @@ class Trainer:
         return float(found.returns.mean())
 
     def save(self) -> None:
+        """A checkpoint, after the records that belong to it."""
+        records.flush(self.folder)
         checkpoints.save(
             self.folder, epoch=self.epoch, state=self.state, collector=self.collector, seconds=self.seconds
         )
+        self.saved = self.epoch
+
+    @contextlib.contextmanager
+    def advice(self) -> Iterator[None]:
+        """Errors of the environment and of the disk, with what is saved and how to go on."""
+        try:
+            yield
+        except FaultyEnvironmentError as error:
+            raise FaultyEnvironmentError(f"{error}. {self.how_to_go_on()}") from error
+        except OSError as error:
+            what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
+            raise RunError(f"{self.folder} cannot be written: {what}. {self.how_to_go_on()}") from error
+
+    def how_to_go_on(self) -> str:
+        saved = f"It is saved up to epoch {self.saved}" if self.saved else "No checkpoint was due yet"
+        return f"{saved}: once that is mended, go on with `trpl resume {self.folder}`"
 
 
 def make_collector(config: Config) -> Collector:
@@ -241,36 +275,3 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             raise RunError(f"{folder} is in use by another process") from None
         yield
-
-
-@contextlib.contextmanager
-def event_writer(folder: Path, *, done: int) -> Iterator[Any]:
-    """A function that writes scalars as TensorBoard events; events after the `done` steps are purged."""
-    writer = summary_writer_class()(str(folder / "tensorboard"), purge_step=done + 1 if done else None)
-
-    def write(steps: int, scalars: dict[str, float | None]) -> None:
-        for name, value in scalars.items():
-            if value is not None:
-                writer.add_scalar(name, value, steps)
-
-    try:
-        yield write
-    finally:
-        writer.close()
-
-
-def summary_writer_class() -> Any:
-    """tensorboardX's SummaryWriter, imported as if there were no PyTorch.
-
-    Where PyTorch is installed tensorboardX imports it to draw graphs: seconds and 180 MB that scalars need not pay for.
-    """
-    missing = object()
-    before = sys.modules.get("torch", missing)
-    if before is missing:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # makes `import torch` raise ImportError
-    try:
-        from tensorboardX import SummaryWriter
-    finally:
-        if before is missing:
-            del sys.modules["torch"]
-    return SummaryWriter

@@ -1,10 +1,10 @@
 """How far runs are, read from the records they write while they are at work elsewhere."""
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from trpl.errors import RunError
 from trpl.experiments import records
 from trpl.experiments.jobs import Job
 
@@ -26,7 +26,15 @@ class Growing:
             return [], False
         whole = added[: added.rfind(b"\n") + 1]
         self._offset = len(whole) if cut else self._offset + len(whole)
-        return [json.loads(line) for line in whole.splitlines()], cut
+        return [found for line in whole.splitlines() if (found := _record(line))], cut
+
+
+def _record(line: bytes) -> dict | None:
+    """A line's record, None where it is damaged: that is for the run itself to say."""
+    try:
+        return records.parse(line, where="")
+    except RunError:
+        return None
 
 
 class Standing:
@@ -42,9 +50,9 @@ class Standing:
     def update(self) -> None:
         timings, cut = self._timings.new()
         if timings or cut:
-            self.epochs, self.seconds = (timings[-1]["epoch"], timings[-1]["seconds"]) if timings else (0, 0.0)
+            self.epochs, self.seconds = (timings[-1]["epoch"], timings[-1].get("seconds", 0.0)) if timings else (0, 0.0)
         evaluations, cut = self._evaluations.new()
-        means = [sum(line["returns"]) / len(line["returns"]) for line in evaluations]
+        means = [sum(line["returns"]) / len(line["returns"]) for line in evaluations if line.get("returns")]
         self.best = max(means if cut or self.best is None else [self.best, *means], default=None)
 
     @property

@@ -41,7 +41,8 @@ class Watchdog:
     def __enter__(self) -> "Watchdog":
         if self.seconds is None or threading.current_thread() is not threading.main_thread():
             return self
-        words = self._words(self.env_id, "in code that does not return to Python: the run was ended by force")
+        words = self._words(self.env_id, "in code that does not return to Python; the run was ended by force")
+        words = f"{words}. {self._saved}"
         command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(self.seconds / NUM_LOOKS), words]
         with _blocked_signals():  # which the guard inherits: Ctrl-C is for the run
             self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -88,15 +89,21 @@ class Watchdog:
         where = self.env_id if hanging is None else hanging.where()
         line = f"{Path(innermost.f_code.co_filename).name}, line {innermost.f_lineno}" if innermost else "unknown code"
         words = self._words(where, f"in {line}")
-        self._tell(f"!{words}")
+        self._tell(
+            "!" + f"{words}. What was saved is intact: go on with `trpl resume {self.folder}`".replace("\n", " ")
+        )
         if self.interrupt is not None:
             self.interrupt(FaultyEnvironmentError(words))
 
     def _words(self, where: str, how: str) -> str:
         return (
-            f"{where} has not answered for {self.seconds:g} s, {how}. What was saved is intact: go on with"
-            f" `trpl resume {self.folder}`; where a step may take longer, with --env-timeout SECONDS, or none"
-        ).replace("\n", " ")
+            f"{where} has not answered for {self.seconds:g} s, {how} (where a step may take longer, use --env-timeout"
+            " SECONDS, or none)"
+        )
+
+    @property
+    def _saved(self) -> str:
+        return f"What was saved is intact: go on with `trpl resume {self.folder}`"
 
     def _tell(self, line: str) -> None:
         if self._guard is not None:

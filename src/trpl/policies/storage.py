@@ -12,6 +12,7 @@ written into a temporary folder, flushed to the disk and renamed, so that it is 
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from trpl.errors import CheckpointError
 
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
+FILE_NAME = re.compile(r"\w+\.safetensors")
 Arrays = dict[str, np.ndarray]
 
 
@@ -56,7 +58,7 @@ def write_checkpoint(
 
 def checkpoint_folders(run: str | Path) -> list[Path]:
     """Checkpoints of a run, newest first, sound or not."""
-    return sorted((p for p in (Path(run) / FOLDER).glob("[0-9]*") if p.is_dir()), reverse=True)
+    return sorted((p for p in (Path(run) / FOLDER).glob("[0-9]" * 8) if p.is_dir()), reverse=True)
 
 
 def newest_checkpoint(run: str | Path) -> Path:
@@ -85,11 +87,16 @@ def check(folder: Path) -> dict[str, Any]:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         content = manifest["content"]
         sound = manifest["sha256"] == _digest_json(content)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        epoch, meta, files = content["epoch"], content["meta"], content["files"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise CheckpointError(f"checkpoint {folder} has no readable manifest ({type(error).__name__})") from error
     if not sound:
         raise CheckpointError(f"checkpoint {folder} was changed: its manifest does not match its checksum")
-    for name, wanted in content["files"].items():
+    if type(epoch) is not int or not isinstance(meta, dict) or not isinstance(files, dict):
+        raise CheckpointError(f"checkpoint {folder} has a manifest of another kind")
+    for name, wanted in files.items():
+        if not FILE_NAME.fullmatch(name):
+            raise CheckpointError(f"checkpoint {folder} names {name!r}, which is not a file of it")
         try:
             found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         except OSError as error:
@@ -103,10 +110,63 @@ def check(folder: Path) -> dict[str, Any]:
 
 def read_checkpoint(folder: Path, *, part: str) -> tuple[Arrays, dict[str, Any]]:
     """Arrays of one part, and the checkpoint's meta data with its `epoch`; refuses what does not match its checksum."""
+    from safetensors import SafetensorError
     from safetensors.numpy import load
 
     content = check(folder)
-    return load((folder / f"{part}.safetensors").read_bytes()), content["meta"] | {"epoch": content["epoch"]}
+    name = f"{part}.safetensors"
+    if name not in content["files"]:
+        raise CheckpointError(f"checkpoint {folder} lacks {name}")
+    try:
+        arrays = load((folder / name).read_bytes())
+    except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"checkpoint {folder}: {name} is not a file of arrays ({error})") from error
+    meta = content["meta"] | {"epoch": content["epoch"]}
+    if part == "policy":
+        _check_policy(arrays, meta, where=folder)
+    return arrays, meta
+
+
+def _check_policy(arrays: Arrays, meta: Mapping[str, Any], *, where: Path) -> None:
+    """Refuse weights that are no policy: names, shapes from layer to layer, finite numbers."""
+    problem = _policy_problem(arrays, meta)
+    if problem:
+        raise CheckpointError(f"checkpoint {where} holds no policy: {problem}")
+
+
+def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
+    num_hidden = sum(name.startswith("layer") and name.endswith("/weight") for name in arrays)
+    layers = [*(f"layer{i}" for i in range(num_hidden)), "mean"]
+    spread = next((kind for kind in ("chol", "std") if any(name.startswith(f"{kind}/") for name in arrays)), "std")
+    contextual = f"{spread}/weight" in arrays
+    ends = [*layers, spread] if contextual else layers
+    wanted = [f"{layer}/{kind}" for layer in ends for kind in ("weight", "bias")]
+    wanted += ["observation/shift", "observation/scale"] + ([] if contextual else [f"{spread}/raw"])
+    for name in wanted:
+        if name not in arrays:
+            return f"{name} is missing"
+        if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
+            return f"{name} is not finite numbers"
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if len(shapes["mean/bias"]) != 1 or len(shapes[f"{layers[0]}/weight"]) != 2:
+        return "its first or last layer is no matrix"
+    (actions,), size = shapes["mean/bias"], shapes[f"{layers[0]}/weight"][0]
+    numbers = actions if spread == "std" else actions * (actions + 1) // 2
+    fits = shapes["observation/shift"] == shapes["observation/scale"] == (size,)
+    for layer in layers:
+        outputs = shapes[f"{layer}/bias"]
+        fits = fits and len(outputs) == 1 and shapes[f"{layer}/weight"] == (size, *outputs)
+        inputs, size = size, outputs[0] if len(outputs) == 1 else -1
+    if contextual:
+        fits = fits and shapes[f"{spread}/weight"] == (inputs, numbers) and shapes[f"{spread}/bias"] == (numbers,)
+    else:
+        fits = fits and shapes[f"{spread}/raw"] == (numbers,)
+    if not fits or 0 in (actions, shapes["observation/shift"][0]):
+        return "its layers do not fit together"
+    clip = meta.get("observation_clip", "missing")
+    if clip is not None and not (type(clip) in (int, float) and 0 < clip < np.inf):
+        return f"its observation_clip is {clip!r}"
+    return None
 
 
 def _digest_json(content: Any) -> str:

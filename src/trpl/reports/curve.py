@@ -1,10 +1,10 @@
 """The learning curve of one run, as PNG."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+
+from trpl.experiments import records
 
 
 def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
@@ -13,13 +13,13 @@ def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
     from matplotlib.figure import Figure
 
     run = Path(run)
-    config = json.loads((run / "config.json").read_text())["config"]
-    metrics, evaluations = _lines(run / "metrics.jsonl"), _lines(run / "evaluations.jsonl")
+    config = records.read_config(run)
+    metrics, evaluations = records.read(run / records.METRICS), records.read(run / records.EVALUATIONS)
 
     figure = Figure(figsize=(7, 5), layout="constrained")
     FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    trained = [(line["steps"], line["train_return"]) for line in metrics if line["train_return"] is not None]
+    trained = [(line["steps"], line["train_return"]) for line in metrics if line.get("train_return") is not None]
     if trained:
         top.plot(*zip(*trained, strict=True), color="0.7", linewidth=1, label="training episodes")
     if evaluations:
@@ -31,15 +31,11 @@ def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
     top.set_ylabel("return")
     if top.has_data():
         top.legend(loc="best", frameon=False)
-    top.set_title(f"{config['method']} on {config['env_id']}, seed {config['seed']}")
-    bottom.plot([line["steps"] for line in metrics], [line["kl"] for line in metrics], color="tab:orange")
+    top.set_title(f"{config.method} on {config.env_id}, seed {config.seed}", parse_math=False)
+    bottom.plot([line["steps"] for line in metrics], [line.get("kl") for line in metrics], color="tab:orange")
     bottom.set(ylabel="KL per epoch", xlabel="environment steps")
     bottom.set_ylim(bottom=0)
 
     path = Path(out) if out is not None else run / "learning_curve.png"
     figure.savefig(path, dpi=150)
     return path
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

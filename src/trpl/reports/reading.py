@@ -30,6 +30,8 @@ METRICS = (
     "after_mean", "after_mean_max", "after_cov", "after_cov_max",
 )  # fmt: skip
 TIMINGS = ("seconds", "steps_per_second")
+LARGEST_COUNT = 10**12  # of epochs, steps and seeds
+LARGEST_FILE = 2**30  # bytes
 
 
 class Columns(NamedTuple):
@@ -162,24 +164,36 @@ def _empty(keys: Sequence[str]) -> Columns:
 def _read_config(file: Path) -> dict[str, Any]:
     try:
         about = json.loads(file.read_bytes())
-    except ValueError as error:
+    except OSError as error:
+        raise RecordError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{file}: not JSON ({error})") from error
     config = about.get("config") if isinstance(about, dict) else None
     if not isinstance(config, dict):
         raise RecordError(f'{file}: no "config" in it; is this a run folder?')
-    kinds = {"method": str, "env_id": str, "seed": int, "total_steps": int}
-    for key, kind in kinds.items():
-        if not isinstance(config.get(key), kind):
-            raise RecordError(f"{file}: {key} should be of type {kind.__name__}, found {config.get(key)!r}")
-    return about
+    for key, kind in {"method": str, "env_id": str, "seed": int, "total_steps": int}.items():
+        if type(config.get(key)) is not kind:
+            raise RecordError(f"{file}: {key} should be of type {kind.__name__}, found {str(config.get(key))[:60]!r}")
+    if not (0 <= config["seed"] <= LARGEST_COUNT and 0 < config["total_steps"] <= LARGEST_COUNT):
+        raise RecordError(f"{file}: seed or total_steps out of range")
+    for key, kind in {"versions": dict, "commit": str, "command": str, "created": str}.items():
+        if not isinstance(about.get(key, None), kind | NoneType):
+            raise RecordError(f"{file}: {key} should be of type {kind.__name__}, found {str(about[key])[:60]!r}")
+    return _printable(about)
+
+
+def _printable(value: Any) -> Any:
+    """`value` without lone surrogates, which JSON can spell and no file can hold."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item) for key, item in value.items()}
+    return [_printable(item) for item in value] if isinstance(value, list) else value
 
 
 def _read_lines(file: Path, notes: list[str]) -> list[dict[str, Any]]:
     """The records of a JSON-lines file. A half-written last line is dropped with a note; other damage is refused."""
-    try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise RecordError(f"{file}: damaged gzip file ({error})") from error
+    content = _content(file)
     lines = content.split(b"\n")
     last = lines.pop()
     if last:
@@ -193,28 +207,47 @@ def _read_lines(file: Path, notes: list[str]) -> list[dict[str, Any]]:
         )  # one parse for the whole file: half the time of one for each line
         if len(rows) == len(lines) and all(type(row) is dict for row in rows):
             return rows
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
-    number = next(i for i, line in enumerate(lines, start=1) if not _parses(line))
+    number = next((i for i, line in enumerate(lines, start=1) if not _parses(line)), 1)
     raise RecordError(f"{file}, line {number}: not a JSON record: {lines[number - 1][:60]!r}")
+
+
+def _content(file: Path) -> bytes:
+    """The file's bytes, unpacked where it is packed; no more than a record file can reasonably have."""
+    try:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
+            content = opened.read(LARGEST_FILE + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise RecordError(f"{file}: damaged gzip file ({error})") from error
+    except OSError as error:
+        raise RecordError(f"{file} cannot be read: {error.strerror}") from error
+    if len(content) > LARGEST_FILE:
+        raise RecordError(f"{file}: larger than {LARGEST_FILE >> 20} MiB, no record of a run")
+    return content
 
 
 def _parses(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
 def _columns(file: Path, rows: list[dict[str, Any]], keys: Sequence[str]) -> Columns:
     epoch, steps, *values = _matrix(file, rows, ("epoch", "steps", *keys))
     for name, column in (("epoch", epoch), ("steps", steps)):
-        if np.isnan(column).any():
-            raise RecordError(f"{file}, line {int(np.isnan(column).argmax()) + 1}: no {name}")
-    behind = np.flatnonzero(np.diff(epoch) <= 0)
-    if behind.size:
-        line = int(behind[0]) + 2
-        raise RecordError(f"{file}, line {line}: epoch {epoch[line - 1]:g} after epoch {epoch[line - 2]:g}")
+        broken = np.isnan(column)
+        if broken.any():
+            raise RecordError(f"{file}, line {int(broken.argmax()) + 1}: no {name}")
+        broken = ~((column >= 1) & (column <= LARGEST_COUNT))
+        if broken.any():
+            line = int(broken.argmax())
+            raise RecordError(f"{file}, line {line + 1}: {name} {column[line]:g} is out of range")
+        behind = np.flatnonzero(np.diff(column) <= 0)
+        if behind.size:
+            line = int(behind[0]) + 2
+            raise RecordError(f"{file}, line {line}: {name} {column[line - 1]:g} after {name} {column[line - 2]:g}")
     return Columns(epoch.astype(np.int64), steps.astype(np.int64), dict(zip(keys, values, strict=True)))
 
 
@@ -229,7 +262,10 @@ def _matrix(file: Path, rows: list[dict[str, Any]], keys: Sequence[str]) -> np.n
             for key, value in zip(keys, row, strict=True):
                 if type(value) not in (int, float, NoneType):
                     raise RecordError(f"{file}, line {line}: {key} should be a number or null, found {value!r}")
-    return np.array(values, dtype=np.float64).T.copy()
+    try:
+        return np.array(values, dtype=np.float64).T.copy()
+    except OverflowError as error:
+        raise RecordError(f"{file}: a whole number that is too large") from error
 
 
 def _evaluation_columns(file: Path, rows: list[dict[str, Any]]) -> Columns:
@@ -237,5 +273,8 @@ def _evaluation_columns(file: Path, rows: list[dict[str, Any]]) -> Columns:
     for line, found in enumerate(returns, start=1):
         if not (type(found) is list and found and set(map(type, found)) <= {int, float}):
             raise RecordError(f"{file}, line {line}: returns should be a list of numbers, found {found!r}")
-    means = np.array([sum(found) / len(found) for found in returns])
+    try:
+        means = np.array([sum(found) / len(found) for found in returns])
+    except (OverflowError, ValueError) as error:
+        raise RecordError(f"{file}: returns too large to average") from error
     return _columns(file, rows, ())._replace(values={"return": means})

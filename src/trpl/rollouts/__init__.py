@@ -9,6 +9,7 @@ from trpl.rollouts.environments import (
     Environment,
     FaultyEnvironmentError,
     ReplayError,
+    UnknownEnvironmentError,
     UnsupportedSpaceError,
     make_environment,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "ReplayError",
     "RewardNormaliser",
     "Rollout",
+    "UnknownEnvironmentError",
     "UnsupportedSpaceError",
     "generalised_advantages",
     "make_environment",

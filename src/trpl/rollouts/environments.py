@@ -6,6 +6,7 @@ state of its generator at the last reset and the actions since), so that a run c
 episode without knowing anything about the simulator: restoring is doing it again.
 """
 
+import difflib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,10 @@ class UnsupportedSpaceError(ValueError):
     """An observation or action space that Gaussian policies on vectors cannot serve."""
 
 
+class UnknownEnvironmentError(ValueError):
+    """A name under which no environment is registered."""
+
+
 class FaultyEnvironmentError(RuntimeError):
     """An environment raised, or returned something that is not an observation or a reward."""
 
@@ -41,12 +46,36 @@ def make_environment(env_id: str, *, render_mode: str | None = None) -> gym.Env:
     that a v4 task has a successor is silenced, since v4 is what published results compare with, and so is MuJoCo's
     about the v4 models' XML, which it would also append to a log file in the working directory.
     """
+    options = {} if render_mode is None else {"render_mode": render_mode}  # not every environment knows the word
     with warnings.catch_warnings(), _quiet_mujoco():
         warnings.filterwarnings("ignore", message=".*is out of date.*")
-        options = {} if render_mode is None else {"render_mode": render_mode}  # not every environment knows the word
-        env = gym.make(env_id, disable_env_checker=True, **options)
+        try:
+            env = gym.make(env_id, disable_env_checker=True, **options)
+        except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, ModuleNotFoundError) as error:
+            raise UnknownEnvironmentError(_unknown(env_id, error)) from error
+        except (Exception, SystemExit) as error:
+            raise FaultyEnvironmentError(f"{env_id} could not be made: {type(error).__name__}: {error}") from error
     check_spaces(env.observation_space, env.action_space, env_id=env_id)
     return env
+
+
+def _unknown(env_id: str, error: Exception) -> str:
+    """That there is no such environment, and which is nearest: in another version, else by its letters."""
+    module, _, name = env_id.rpartition(":")
+    if isinstance(error, ModuleNotFoundError):
+        missing = error.name or getattr(error.__context__, "name", None) or module
+        if module.split(".")[0] == missing.split(".")[0]:
+            return f"there is no module {module!r} to find {name!r} in: install it, or put its folder on PYTHONPATH"
+        return f"{env_id} needs the module {missing!r}, which is not installed"
+    words = {known.lower(): known for known in gym.registry}
+    stem = name.lower().rpartition("-v")[0]
+    versions = [known for known in words if known.rpartition("-v")[0] == stem]
+    nearest = difflib.get_close_matches(name.lower(), versions or list(words), n=1, cutoff=0.0)
+    prefix = f"{module}:" if module else ""
+    return (
+        f"there is no environment {env_id!r}; the nearest is {prefix + words[nearest[0]]!r} (your own is named with the"
+        " module that registers it, module:Name-v0)"
+    )
 
 
 @contextmanager
