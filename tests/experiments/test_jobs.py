@@ -86,7 +86,7 @@ def test_a_growing_file_is_read_once_and_again_when_cut(tmp_path):
     assert growing.new() == ([], False)
     path.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epoch"')
     assert growing.new() == ([{"epoch": 1}, {"epoch": 2}], False)
-    with open(path, "epoch") as file:
+    with open(path, "a") as file:
         file.write(": 3}\n")
     assert growing.new() == ([{"epoch": 3}], False)
     path.write_text('{"epoch": 9}\n')
