@@ -5,6 +5,7 @@ itself, so that `trpl --help` answers at once.
 """
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -70,7 +71,8 @@ def in_words(error: Exception) -> str:
     if type(error).__module__.startswith("trpl"):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
+        return f"{error.filename}: {what}" if error.filename else what
     if isinstance(error, MemoryError):
         return "out of memory: smaller rollouts, fewer environments or smaller networks need less"
     return f"{type(error).__name__}: {error} (set TRPL_TRACEBACK=1 to see where)"
