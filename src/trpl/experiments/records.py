@@ -94,6 +94,8 @@ def read(path: Path) -> list[dict[str, Any]]:
     """All whole lines; a last one cut off by a kill is left out."""
     found = [parse(line, where=f"{path}, line {number}") for number, line in enumerate(whole_lines(path), start=1)]
     for number, record in enumerate(found, start=1):
+        if type(record.get("steps")) is not int:
+            raise RunError(f"{path}, line {number}: no steps")
         if path.name == EVALUATIONS and type(record.get("returns")) is not list:
             raise RunError(f"{path}, line {number}: no returns")
     return found

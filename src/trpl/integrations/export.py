@@ -8,6 +8,7 @@ What is exported is the noise-free policy: raw observation in, mean action out.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from trpl.policies.storage import newest_checkpoint, read_checkpoint
 
 FORMATS = {".onnx": "onnx", ".pt": "torch", ".npz": "npz"}
 NUM_CHECKED, TOLERANCE = 10_000, 1e-5
+LARGEST_FILE = 2**30  # bytes, unpacked
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
     "relu": lambda x: np.maximum(x, 0.0),
@@ -155,12 +157,53 @@ def write_npz(policy: Deployable, path: Path) -> None:
 
 
 def load_npz(path: str | Path) -> Deployable:
-    """The policy that `write_npz` wrote; nothing in it is unpickled."""
-    with np.load(path, allow_pickle=False) as arrays:
-        count = sum(name.endswith("/weight") for name in arrays)
-        layers = tuple(
-            Layer(arrays[f"layer{i}/weight"], arrays[f"layer{i}/bias"], str(arrays[f"layer{i}/activation"]))
-            for i in range(count)
-        )
-        rest = {name: arrays[name] for name in ("shift", "scale", "clip", "low", "high") if name in arrays}
-    return Deployable(layers, **rest)
+    """The policy that `write_npz` wrote; nothing in it is unpickled, and what is no policy is refused."""
+    try:
+        with zipfile.ZipFile(path) as packed:
+            if sum(info.file_size for info in packed.infolist()) > LARGEST_FILE:
+                raise ExportError(f"{path} unpacks to more than {LARGEST_FILE >> 20} MiB, no policy of this kind")
+        with np.load(path, allow_pickle=False) as arrays:
+            count = sum(name.endswith("/weight") for name in arrays)
+            layers = tuple(
+                Layer(arrays[f"layer{i}/weight"], arrays[f"layer{i}/bias"], str(arrays[f"layer{i}/activation"]))
+                for i in range(count)
+            )
+            rest = {name: arrays[name] for name in ("shift", "scale", "clip", "low", "high") if name in arrays}
+    except ExportError:
+        raise
+    except OSError as error:
+        raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # zipfile, zlib and NumPy each have their own for what is not a file of arrays
+        raise ExportError(f"{path} is not a policy as .npz: {type(error).__name__}: {error}") from error
+    policy = Deployable(layers, **rest)
+    found = [array for layer in layers for array in layer[:2]] + list(rest.values())
+    whole = all(isinstance(array, np.ndarray) for array in found)  # damaged members come as bytes
+    problem = _problem(policy) if whole else "some of it is no array"
+    if problem:
+        raise ExportError(f"{path} is not a policy as .npz: {problem}")
+    return policy
+
+
+def _problem(policy: Deployable) -> str | None:
+    """What keeps arrays from being a policy."""
+    if not policy.layers or policy.layers[0].weight.ndim != 2:
+        return "it has no layers"
+    size = policy.layers[0].weight.shape[0]
+    numbers = {"shift": size, "scale": size}
+    for i, (weight, bias, activation) in enumerate(policy.layers):
+        if activation not in ACTIVATIONS:
+            return f"layer {i} has the activation {activation[:40]!r}, not one of {', '.join(ACTIVATIONS)}"
+        if bias.ndim != 1 or weight.shape != (size, *bias.shape) or 0 in weight.shape:
+            return f"layer {i} does not fit the one before it"
+        if weight.dtype.kind != "f" or bias.dtype.kind != "f":
+            return f"layer {i} is not made of floats"
+        size = bias.shape[0]
+    numbers |= {"low": size, "high": size, "clip": None}
+    for name, wanted in numbers.items():
+        found = getattr(policy, name)
+        if found is not None and (found.dtype.kind != "f" or found.shape != (() if wanted is None else (wanted,))):
+            return f"{name} is not {wanted or 'a number'} floats"
+    for pair in (("shift", "scale"), ("low", "high")):
+        if len({getattr(policy, name) is None for name in pair}) == 2:
+            return f"it has only one of {' and '.join(pair)}"
+    return None

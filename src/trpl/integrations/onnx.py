@@ -15,10 +15,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from trpl.errors import ExportError
 from trpl.integrations.export import Deployable
 
 OPSET, IR_VERSION = 17, 8  # read by onnxruntime 1.12 and later
+LARGEST_SIZE = 1_000_000  # of an observation
 NODES = {"tanh": "Tanh", "relu": "Relu", "elu": "Elu"}
+OPERATORS = frozenset({*NODES.values(), "Cast", "Sub", "Div", "Clip", "Gemm", "Max", "Min"})
 
 
 class Graph:
@@ -85,11 +88,44 @@ def session(path: str | Path) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = 4  # errors are raised; they need not be printed too
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def load(path: str | Path) -> Any:
-    """The exported policy as a function of observations [batch, obs]."""
-    run = session(path).run
+    """The exported policy as a function of observations [batch, obs]; a file of another kind is refused.
+
+    Before any of it is run, the graph is held against what `to_model` writes: its operators, one input, one output, and
+    all numbers inside the file, none in files beside it.
+    """
+    try:
+        obs_size = _check_kind(onnx.load(str(path), load_external_data=False))
+        run = session(path).run
+        (action,) = run(["action"], {"observation": np.zeros((1, obs_size), np.float32)})
+    except ExportError as error:
+        raise ExportError(f"{path} is not a policy as .onnx: {error}") from error
+    except OSError as error:
+        raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # protobuf, onnx and onnxruntime have a dozen for what is not a model
+        reason = str(error).splitlines()[0][:200] if str(error) else ""
+        raise ExportError(f"{path} is not a policy as .onnx: {type(error).__name__}: {reason}") from error
+    if action.ndim != 2 or len(action) != 1:
+        raise ExportError(f"{path} is not a policy as .onnx: one observation gives {action.shape}")
     return lambda observations: run(["action"], {"observation": observations})[0]
+
+
+def _check_kind(model: onnx.ModelProto) -> int:
+    """The size of observations of a model of the kind `to_model` makes."""
+    graph = model.graph
+    if [value.name for value in graph.input] != ["observation"] or [value.name for value in graph.output] != ["action"]:
+        raise ExportError("it does not go from `observation` to `action`")
+    foreign = sorted({node.op_type for node in graph.node if node.op_type not in OPERATORS or node.domain})
+    if foreign or model.functions:
+        raise ExportError(f"it has operators that no policy has: {', '.join(foreign)[:80]}")
+    if any(value.data_location == TensorProto.EXTERNAL for value in graph.initializer) or graph.sparse_initializer:
+        raise ExportError("some of its numbers lie in another file")
+    shape = graph.input[0].type.tensor_type.shape.dim
+    if len(shape) != 2 or not 0 < shape[1].dim_value <= LARGEST_SIZE:
+        raise ExportError("its input is not a batch of vectors")
+    return shape[1].dim_value

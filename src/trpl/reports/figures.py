@@ -10,6 +10,7 @@ from typing import NamedTuple
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 
 from trpl.errors import RecordError
 from trpl.reports.groups import METHODS, Group, group_runs
@@ -68,7 +69,7 @@ def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figu
     ]
     if any(panel.bound is not None for panel in panels):
         handles.append(mpl.lines.Line2D([], [], label="bound", **BOUND))
-    figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns)
+    _literal(figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns))
     return figure
 
 
@@ -84,7 +85,7 @@ def _draw_panel(axes, panel: Panel, x: str) -> None:
         axes.set_ylim(bottom=0)
     if panel.log:
         axes.set_yscale("log")
-    axes.set_title(panel.title)
+    axes.set_title(panel.title, parse_math=False)
     axes.margins(x=0)
     axes.set_xlim(left=0)
 
@@ -223,8 +224,14 @@ def profiles(found: Aggregates, look: dict[str, Style]) -> Figure:
     axes.set_ylabel("share of runs above τ")
     axes.set_ylim(0, 1.02)
     axes.set_xlim(found.thresholds[0], found.thresholds[-1])
-    figure.legend(loc="outside right upper")
+    _literal(figure.legend(loc="outside right upper"))
     return figure
+
+
+def _literal(legend: Legend) -> None:
+    """Names as they are: a dollar in a run's name does not begin a formula."""
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 FROM_RUNS: dict[str, Callable[[Sequence[Run]], Figure]] = {
