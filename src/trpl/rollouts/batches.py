@@ -21,6 +21,7 @@ class Environments(Protocol):
     num_envs: int
     observation_size: int
     action_size: int
+    single: Environment | None  # the only one, where it can be stepped by itself
 
     def begin(self) -> np.ndarray:
         """Start an episode in each; observations [N, obs]."""
@@ -62,6 +63,7 @@ class SyncEnvironments:
             Environment(env_id, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)
         ]
         self._numbered = list(enumerate(self.environments))
+        self.single = self.environments[0] if num_envs == 1 else None
         self.observation_size = self.environments[0].observation_size
         self.action_size = self.environments[0].action_size
 
@@ -112,7 +114,7 @@ class PooledEnvironments:
             raise ImportError("vectorisation by envpool needs the package: pip install envpool") from error
         if env_id not in envpool.list_all_envs():
             raise ValueError(f"envpool has no task {env_id!r}; vectorisation 'sync' takes any Gymnasium environment")
-        self.env_id, self.num_envs = env_id, num_envs
+        self.env_id, self.num_envs, self.single = env_id, num_envs, None
         self._pool = envpool.make_gymnasium(env_id, num_envs=num_envs, seed=derived_seed(seed, ENVIRONMENT_STREAM) >> 1)
         check_spaces(self._pool.observation_space, self._pool.action_space, env_id=env_id)
         self.observation_size = int(self._pool.observation_space.shape[0])

@@ -39,6 +39,16 @@ class Rollout(NamedTuple):
     episode_lengths: np.ndarray  # int64 [episodes that finished]
 
 
+class Steps(NamedTuple):
+    """What the loop over steps fills in, [T, N, ...]."""
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+
 class Collector:
     """Steps environments under a policy; episodes run on from one rollout to the next."""
 
@@ -71,33 +81,21 @@ class Collector:
     def collect(self, actor: Actor, *, num_steps: int, iteration: int) -> Rollout:
         """`num_steps` steps of every environment; exploration noise is a function of (seed, iteration)."""
         shape = (num_steps, self.num_envs)
-        observations = np.empty((*shape, self.observation_size), np.float32)
-        actions = np.empty((*shape, self.action_size), np.float32)
-        rewards = np.empty(shape)
-        terminated, truncated = np.zeros(shape, bool), np.zeros(shape, bool)
-        final_observations: list[tuple[int, int, np.ndarray]] = []
+        steps = observations, actions, rewards, terminated, truncated = Steps(
+            observations=np.empty((*shape, self.observation_size), np.float32),
+            actions=np.empty((*shape, self.action_size), np.float32),
+            rewards=np.empty(shape),
+            terminated=np.zeros(shape, bool),
+            truncated=np.zeros(shape, bool),
+        )
         generator = np.random.default_rng([self.seed, iteration, NOISE_STREAM])
         noise = generator.standard_normal(actions.shape, dtype=np.float32)
-
-        # one environment: rows without the axis of environments, which NumPy is faster with
-        single = self.num_envs == 1
-        seen, acted, noise = (x[:, 0] if single else x for x in (observations, actions, noise))
-        raw, current = self._raw, self._normalised
-        raw_view = raw[0] if single else raw
-        sample, step, observe = actor.sample, self.environments.step, self.normaliser.observe
-        for t in range(num_steps):
-            seen[t] = current
-            acted[t] = sample(current, noise[t])
-            for n, observation in step(
-                actions[t], observations=raw, rewards=rewards[t], terminated=terminated[t], truncated=truncated[t]
-            ):
-                final_observations.append((t, n, self.normaliser(observation)))
-            current = observe(raw_view)
-        self._normalised = current
+        loop = self._step_all if self.environments.single is None else self._step_one
+        final_observations = loop(actor, noise, into=steps)
 
         next_observations = np.empty_like(observations)
         next_observations[:-1] = observations[1:]
-        next_observations[-1] = current
+        next_observations[-1] = self._normalised
         for t, n, observation in final_observations:
             next_observations[t, n] = observation
         ended = terminated | truncated
@@ -112,6 +110,42 @@ class Collector:
             episode_returns=episode_returns,
             episode_lengths=episode_lengths,
         )
+
+    def _step_all(self, actor: Actor, noise: np.ndarray, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
+        """Fill the arrays step by step; which (step, environment) ended an episode, with its last observation."""
+        observations, actions, rewards, terminated, truncated = into
+        raw, current, final_observations = self._raw, self._normalised, []
+        sample, step, observe = actor.sample, self.environments.step, self.normaliser.observe
+        for t in range(len(actions)):
+            observations[t] = current
+            actions[t] = sample(current, noise[t])
+            for n, observation in step(
+                actions[t], observations=raw, rewards=rewards[t], terminated=terminated[t], truncated=truncated[t]
+            ):
+                final_observations.append((t, n, self.normaliser(observation)))
+            current = observe(raw)
+        self._normalised = current
+        return final_observations
+
+    def _step_one(self, actor: Actor, noise: np.ndarray, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
+        """The same for a single environment, without their axis: a microsecond less at every step."""
+        environment, current, raw = self.environments.single, self._normalised, self._raw[0]
+        sample, step, observe = actor.sample, environment.step, self.normaliser.observe
+        taken, found, final_observations = [], [], []
+        for t, (row, epsilon) in enumerate(zip(into.observations[:, 0], noise[:, 0], strict=True)):
+            row[:] = current
+            action = sample(current, epsilon)
+            taken.append(action)
+            raw, reward, ends, stops = step(action)
+            found.append(reward)
+            if ends or stops:
+                into.terminated[t], into.truncated[t] = ends, stops
+                final_observations.append((t, 0, self.normaliser(raw)))
+                raw = environment.begin()
+            current = observe(raw)
+        into.actions[:, 0], into.rewards[:, 0] = taken, found
+        self._raw[0], self._normalised = raw, current
+        return final_observations
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Everything needed to go on: named arrays, and a dictionary that JSON can hold."""
@@ -146,9 +180,9 @@ class Collector:
         self.environments.close()
 
     def _begin(self) -> None:
-        """Start an episode in each environment. One environment: a vector, without the axis of environments."""
+        """Start an episode in each environment. A single one: a vector, without the axis of environments."""
         self._raw = self.environments.begin()
-        self._normalised = self.normaliser.observe(self._raw[0] if self.num_envs == 1 else self._raw)
+        self._normalised = self.normaliser.observe(self._raw if self.environments.single is None else self._raw[0])
 
     def _finished_episodes(self, rewards: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns and lengths of the episodes that ended, in order of time; running sums of the others are kept."""

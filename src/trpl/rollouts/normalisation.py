@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+add, divide, multiply, sqrt, subtract = np.add, np.divide, np.multiply, np.sqrt, np.subtract  # looked up once
 VARIANCE_FLOOR = 1e-8  # added to the variance: a constant observation becomes 0, not NaN
 
 
@@ -55,16 +56,16 @@ class ObservationNormaliser:
         mean, sum_squares, weight = self.mean, self._sum_squares, self._weight
         shift, work, centred = self._shift, self._work, self._centred
         weight[()] = 1.0 / self.count
-        np.subtract(observation, mean, shift)
-        np.multiply(shift, weight, work)
-        np.add(mean, work, mean)
-        np.subtract(observation, mean, centred)
-        np.multiply(shift, centred, shift)
-        np.add(sum_squares, shift, sum_squares)
-        np.multiply(sum_squares, weight, work)
-        np.add(work, self._floor, work)
-        np.sqrt(work, work)
-        np.divide(centred, work, centred)
+        subtract(observation, mean, shift)
+        multiply(shift, weight, work)
+        add(mean, work, mean)
+        subtract(observation, mean, centred)
+        multiply(shift, centred, shift)
+        add(sum_squares, shift, sum_squares)
+        multiply(sum_squares, weight, work)
+        add(work, self._floor, work)
+        sqrt(work, work)
+        divide(centred, work, centred)
         return self._clipped(centred)
 
     def _include_batch(self, batch: np.ndarray) -> None:
