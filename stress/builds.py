@@ -1,9 +1,9 @@
-"""Install every extra for real: the wheel built here, each extra into an environment of its own, and its program run there.
+"""Install every extra for real: the wheel built here, each into an environment of its own, and its program run there.
 
     python stress/builds.py [--extra NAME ...] [--out FILE.json]
 
-An environment is made, filled by `pip install "trpl[extra]"` under constraints.txt, asked what it holds, put to work and
-thrown away. The programs and what must not be there are those of the tests (tests/building.py). Exit code 1 when an
+An environment is made, filled by `pip install "trpl[extra]"` under constraints.txt, asked what it holds, put to work
+and thrown away. The programs and what must not be there are those of the tests (tests/building.py). Exit code 1 when an
 extra does not install, does not run, or brings a framework that is not its own.
 """
 
@@ -23,13 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from building import ABSENT, ACT, PROGRAMS, ROOT, build, sample_run, snapshot
-
-PROGRAMS = PROGRAMS | {
-    "envpool": ACT + "import envpool, trpl.rollouts.batches\n" + ABSENT.format(names=["torch"]),
-    "mlflow": ACT + "import mlflow, trpl.integrations.tracking\n" + ABSENT.format(names=["torch", "jax"]),
-    "docs": ACT + "import mkdocs, material, mkdocstrings\n" + ABSENT.format(names=["torch", "jax"]),
-}
+from building import EXTRAS, ROOT, UNUSUAL, build, program, sample_run, snapshot
 
 
 class Installed(NamedTuple):
@@ -53,19 +47,20 @@ def try_extra(extra: str, wheel: Path, working: Path, environment: Path) -> Inst
     constraints = ["-c", str(ROOT / "constraints.txt")]
     done = subprocess.run([*pip, "install", "--quiet", *constraints, what], capture_output=True, text=True)
     listed = subprocess.run([*pip, "list", "--format=json"], capture_output=True, text=True).stdout
+    names = {entry["name"] for entry in json.loads(listed)}
     if done.returncode == 0:
         variables = {"PATH": str(environment / "bin"), "HOME": str(working), "OMP_NUM_THREADS": "1"}
-        command = [python, "-W", "ignore", "-c", PROGRAMS[extra]]
+        command = [python, "-W", "ignore", "-c", program(extra, acts="safetensors" in names)]
         done = subprocess.run(command, cwd=working, env=variables, capture_output=True, text=True)
     size = sum(path.stat().st_size for path in environment.rglob("*") if path.is_file() and not path.is_symlink())
     words = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
     seconds = time.perf_counter() - start
-    return Installed(extra or "(plain)", done.returncode == 0, len(json.loads(listed)), size >> 20, seconds, words)
+    return Installed(extra or "(plain)", done.returncode == 0, len(names), size >> 20, seconds, words)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--extra", nargs="+", default=list(PROGRAMS), choices=list(PROGRAMS), metavar="NAME")
+    parser.add_argument("--extra", nargs="+", default=[*EXTRAS, *UNUSUAL], choices=[*EXTRAS, *UNUSUAL], metavar="NAME")
     parser.add_argument("--out", type=Path, help="write the figures there as JSON")
     options = parser.parse_args()
     found = []

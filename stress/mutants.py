@@ -40,6 +40,7 @@ QUICK = [
     "tests/algorithms/test_losses.py",
 ]
 WIDE = [*QUICK, "tests/test_linalg.py", "tests/layers_torch", "tests/layers_jax", "tests/projections"]
+TORCH = "not jax and not jit and not frameworks"
 SLOW = "not compile and not cuda and not bound_held_float64 and not nearest"
 CONFIG = """
 [tool.mutmut]
@@ -49,8 +50,16 @@ process_isolation = "forkserver"
 use_setproctitle = false
 do_not_mutate_patterns = ['raise \\w+', 'def _show', 'def _framework']
 pytest_add_cli_args_test_selection = {tests}
-pytest_add_cli_args = ["-p", "no:xdist", "-p", "no:cacheprovider", "-p", "node_ids", "-k", {words}]
+pytest_add_cli_args = ["-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "swift", "-k", {words}]
 timeout_constant = 60.0
+"""
+
+PLUGIN = """
+import gc
+import pytest
+
+pytest.Item._nodeid = property(lambda item: item.nodeid)  # the name that mutmut 3.8 knows from before pytest 9.2
+gc.disable()  # two collections of all of PyTorch and JAX would be most of the time that a quick test takes
 """
 
 
@@ -69,11 +78,8 @@ def prepare(work: Path) -> None:
     for name in ("src", "tests"):
         shutil.rmtree(work / name, ignore_errors=True)
         shutil.copytree(ROOT / name, work / name, ignore=shutil.ignore_patterns("__pycache__"))
-    # mutmut 3.8 knows the name that pytest had for a node before version 9.2
     (work / "plugins").mkdir(exist_ok=True)
-    (work / "plugins" / "node_ids.py").write_text(
-        "import pytest\npytest.Item._nodeid = property(lambda item: item.nodeid)\n"
-    )
+    (work / "plugins" / "swift.py").write_text(PLUGIN)
 
 
 def run_mutmut(work: Path, *, files: list[str], tests: list[str], words: str, names: Iterable[str]) -> None:
@@ -167,7 +173,7 @@ def main() -> int:
         work = (options.work or Path(name)).resolve()
         work.mkdir(parents=True, exist_ok=True)
         prepare(work)
-        run_mutmut(work, files=options.only, tests=QUICK, words=f"not jax and {SLOW}", names=[])
+        run_mutmut(work, files=options.only, tests=QUICK, words=f"{TORCH} and {SLOW}", names=[])
         left = [name for by_name in verdicts(work).values() for name, v in by_name.items() if v not in KILLED]
         if left and not options.quick:
             run_mutmut(work, files=options.only, tests=WIDE, words=SLOW, names=left)

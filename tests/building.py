@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from packaging.requirements import Requirement
@@ -78,21 +79,26 @@ def modules_besides(distributions: set[str]) -> set[str]:
 
 
 BLOCKER = """
-import importlib.abc, importlib.machinery, sys, sysconfig
+import sys, sysconfig
+from importlib.machinery import PathFinder
 HIDDEN = set({hidden!r})
 PLACES = set(sysconfig.get_paths().values())
 
-class Blocker(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name in HIDDEN:  # a copy that a package carries along elsewhere may be found
-            found = importlib.machinery.PathFinder.find_spec(name, [p for p in sys.path if p not in PLACES])
-            if found is None:
-                raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-            return found
+class Blinkered(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if path is None and name in HIDDEN:  # a copy that a package carries along elsewhere may be found
+            path = [place for place in sys.path if place not in PLACES]
+        return PathFinder.find_spec(name, path, target)
 
-sys.meta_path.insert(0, Blocker())
+sys.meta_path[:] = [Blinkered if finder is PathFinder else finder for finder in sys.meta_path]
 """
 """Hides every top-level module installed here that an extra does not bring, as if it were not installed."""
+
+
+def acts(extra: str, site: Path) -> bool:
+    """Whether an extra brings what reads the files of policies."""
+    return "safetensors" in closure(extra, site)
 
 
 def run_with_extra(extra: str, code: str, *, site: Path, cwd: Path) -> subprocess.CompletedProcess:
@@ -116,22 +122,20 @@ def sample_run(folder: Path) -> Path:
     return folder
 
 
-ACT = """
+MATHS = """
 import numpy as np
 from trpl import DiagGaussian, kl_parts
-from trpl.policies import load_policy
 p, q = DiagGaussian(np.ones((1, 2)), np.ones(2)), DiagGaussian(np.zeros((1, 2)), np.ones(2))
 assert kl_parts(p, q).mean.tolist() == [1.0]
+"""
+ACT = """
+from trpl.policies import load_policy
 assert load_policy("run")(np.zeros(2)).shape == (1,)
 """
 ABSENT = """
 import importlib.util
 for name in {names!r}:
-    try:
-        found = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        found = None
-    assert found is None, f"{{name}} is there"
+    assert importlib.util.find_spec(name) is None, f"{{name}} is there"
 """
 TORCH = """
 import torch
@@ -152,18 +156,36 @@ from trpl.cli import main
 words = "train kl InvertedPendulum-v4 --steps 64 --rollout-size 64 --policy-epochs 1 --value-epochs 1 --eval-episodes 1"
 assert main([*words.split(), "--out", "trained"]) == 0
 """
-PROGRAMS = {
-    "": ACT + ABSENT.format(names=["torch", "jax", "gymnasium", "matplotlib"]),
-    "torch": ACT + TORCH + ABSENT.format(names=["jax", "gymnasium"]),
-    "jax": ACT + JAX + ABSENT.format(names=["torch", "gymnasium"]),
-    "train": ACT + TRAIN + ABSENT.format(names=["torch", "optuna", "ray"]),
-    "sb3": ACT + "from trpl.integrations.sb3 import TRPL\n" + ABSENT.format(names=["jax", "torchrl"]),
-    "torchrl": ACT + "import trpl.integrations.torchrl\n" + ABSENT.format(names=["jax", "stable_baselines3"]),
-    "onnx": ACT
-    + "from trpl.integrations.export import export\nexport('run', 'policy.onnx')\n"
-    + ABSENT.format(names=["torch", "jax"]),
-    "ray": ACT + "import trpl.experiments.ray_pool\n" + ABSENT.format(names=["torch", "optuna"]),
-    "tune": ACT + "import trpl.experiments.tune_session\n" + ABSENT.format(names=["torch", "ray"]),
-    "wandb": ACT + "import trpl.integrations.tracking, wandb\n" + ABSENT.format(names=["torch", "jax"]),
+
+
+class Extra(NamedTuple):
+    """What an extra is for, as a small program, and what it must not bring."""
+
+    program: str
+    without: tuple[str, ...] = ("torch", "jax")
+
+
+EXTRAS = {
+    "": Extra("", without=("torch", "jax", "gymnasium", "matplotlib")),
+    "torch": Extra(TORCH, without=("jax", "gymnasium")),
+    "jax": Extra(JAX, without=("torch", "gymnasium")),
+    "train": Extra(TRAIN, without=("torch", "optuna", "ray")),
+    "sb3": Extra("from trpl.integrations.sb3 import TRPL", without=("jax", "torchrl")),
+    "torchrl": Extra("import trpl.integrations.torchrl", without=("jax", "stable_baselines3")),
+    "onnx": Extra("from trpl.integrations.export import export; export('run', 'policy.onnx')"),
+    "ray": Extra("import trpl.experiments.ray_pool", without=("torch", "optuna")),
+    "tune": Extra("import trpl.experiments.tune_session", without=("torch", "ray")),
+    "wandb": Extra("import trpl.integrations.tracking, wandb"),
 }
-"""What each extra is for, as a small program, and what it must not bring."""
+UNUSUAL = {
+    "envpool": Extra("import envpool, trpl.rollouts.batches", without=("torch",)),
+    "mlflow": Extra("import mlflow, trpl.integrations.tracking"),
+    "docs": Extra("import mkdocs, material, mkdocstrings"),
+}
+"""Extras that the development environment does not have, or that are for its documentation."""
+
+
+def program(extra: str, *, acts: bool) -> str:
+    """All that an extra promises: distances, a policy that acts (where its file can be read), its own, no more."""
+    found = (EXTRAS | UNUSUAL)[extra]
+    return MATHS + (ACT if acts else "") + found.program + "\n" + ABSENT.format(names=found.without)
