@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trpl.projections.kl import kl_root, twice_kl_of_precision
+from trpl.projections.kl import kl_root, twice_kl_of_excess
 from trpl.roots import increasing_root
 
 
@@ -83,8 +83,8 @@ def test_inactive_entries_cost_no_steps():
 )
 def test_kl_root_from_any_eigenvalues(eigenvalues, bound):
     values = torch.tensor([eigenvalues], dtype=torch.float64)
-    one, limit = torch.ones(1, dtype=torch.float64), torch.tensor([bound], dtype=torch.float64)
-    outside = twice_kl_of_precision(one, values)[0] > 2 * limit * (1 + 1e-6)
+    limit = torch.tensor([bound], dtype=torch.float64)
+    outside = twice_kl_of_excess(values)[0] > 2 * limit * (1 + 1e-6)
     x = kl_root(values, limit, outside)
     if outside:
         assert 0 < float(x) <= 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -46,17 +47,32 @@ def is_floating(x: Array) -> bool:
     return known
 
 
-def _import_torch_namespace() -> Any:
-    import array_api_compat.torch
+_TORCH: list[Any] = []  # PyTorch's namespace, once it is made
+_AS_THE_STANDARD_HAS_THEM = (
+    *("abs", "clip", "exp", "expm1", "isfinite", "log", "log1p", "maximum", "minimum", "ones_like", "sqrt", "sum"),
+    *("where", "zeros_like"),
+)
 
-    return array_api_compat.torch
+
+def _torch_namespace() -> Any:
+    """The standard's names for PyTorch; for one dtype many of its own functions do, and cost less for small batches."""
+    if not _TORCH:
+        import array_api_compat.torch
+        import torch
+
+        made = types.ModuleType("trpl.backend.torch")
+        made.__dict__.update({name: getattr(array_api_compat.torch, name) for name in dir(array_api_compat.torch)})
+        made.__dict__.update({name: getattr(torch, name) for name in _AS_THE_STANDARD_HAS_THEM})
+        made.__name__ = "trpl.backend.torch"
+        _TORCH.append(made)
+    return _TORCH[0]
 
 
 def namespace(*arrays: Array) -> Any:
     """The array API namespace of the arguments; Python numbers are ignored."""
     for x in arrays:
         if is_torch(x):
-            return sys.modules.get("array_api_compat.torch") or _import_torch_namespace()
+            return _TORCH[0] if _TORCH else _torch_namespace()
         if is_jax(x):
             return sys.modules["jax"].numpy
     return array_api_compat.array_namespace(*(x for x in arrays if not isinstance(x, int | float)))
@@ -146,6 +162,11 @@ def when_any(mask: Array, work: Callable[..., Any], idle: Callable[..., Any], *o
     return work(*operands) if any_true(mask) else idle(*operands)
 
 
+def unless_none(mask: Array, work: Callable[..., Any], idle: Callable[..., Any], *operands: Array) -> Any:
+    """`when_any` for a caller who has looked at `mask` already where that was possible: eager PyTorch just works."""
+    return work(*operands) if is_torch(mask) else when_any(mask, work, idle, *operands)
+
+
 def while_loop(
     unfinished: Callable[..., Array], body: Callable[..., tuple], state: tuple, *, max_steps: int, unroll: bool = False
 ) -> tuple:
@@ -201,7 +222,7 @@ class Rule:
     def __call__(self, *inputs: Array) -> Array:
         if is_torch(inputs[0]):
             torch = sys.modules["torch"]
-            if torch.compiler.is_compiling() and not torch.is_grad_enabled():
+            if torch.compiler.is_compiling() and not (torch.is_grad_enabled() and any(x.requires_grad for x in inputs)):
                 return self.forward(*inputs)[0]  # the compiler inlines the function there and miscounts its arguments
             if self.for_torch is None:
                 self.for_torch = _torch_function(self)
@@ -215,7 +236,7 @@ class Rule:
 
 def prepare_torch() -> None:
     """Import and build now what `torch.compile` can call but not define: the namespace and the autograd functions."""
-    _import_torch_namespace()
+    _torch_namespace()
     for rule in Rule.every:
         rule.for_torch = _torch_function(rule)
 
@@ -262,10 +283,13 @@ def _torch_function(rule: Rule) -> Callable[..., tuple[Array, ...]]:
         def setup_context(ctx, inputs, output):
             ctx.save_for_backward(*inputs, *output)
             ctx.mark_non_differentiable(*output[1:])
+            ctx.set_materialize_grads(False)
 
         @staticmethod
         def backward(ctx, cotangent, *_):
             num_inputs = len(ctx.needs_input_grad)
+            if cotangent is None:
+                return (None,) * num_inputs
             inputs, outputs = ctx.saved_tensors[:num_inputs], ctx.saved_tensors[num_inputs:]
             # While compiling there is no graph to keep out of, and the context could not be traced.
             with contextlib.nullcontext() if torch.compiler.is_compiling() else torch.no_grad():

@@ -5,9 +5,10 @@ Each numerical trick stands here once, with its reason.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from trpl.backend import Rule, cholesky, namespace, solve_triangular
+from trpl.backend import Rule, cholesky, is_torch, namespace, solve_triangular
 
 Array = Any
 
@@ -29,9 +30,12 @@ def diagonal(x: Array) -> Array:
 
 def identity_like(x: Array) -> Array:
     """I of the matrices' size, dtype and device."""
-    xp = namespace(x)
-    kwargs = {"device": x.device} if xp.__name__.endswith("torch") else {}
-    return xp.eye(x.shape[-1], dtype=x.dtype, **kwargs)
+    return namespace(x).eye(x.shape[-1], **_like(x))
+
+
+def _like(x: Array) -> dict[str, Any]:
+    """What makes a new array of the same kind; JAX places it itself."""
+    return {"dtype": x.dtype, "device": x.device} if is_torch(x) else {"dtype": x.dtype}
 
 
 def apply(a: Array, v: Array) -> Array:
@@ -39,12 +43,13 @@ def apply(a: Array, v: Array) -> Array:
     return (a @ v[..., None])[..., 0]
 
 
-def solve_vector(chol: Array, v: Array) -> Array:
-    """chol⁻¹v over the last axis, for a lower triangular factor; leading axes broadcast."""
-    if chol.ndim == 2 and v.ndim >= 2:  # one factor for all: one solve with many right-hand sides
-        rows = namespace(v).reshape(v, (-1, v.shape[-1]))
-        return namespace(v).reshape(solve_triangular(chol, rows.mT).mT, v.shape)
-    return solve_triangular(chol, v[..., None])[..., 0]
+def solve_vector(chol: Array, v: Array, *, transpose: bool = False) -> Array:
+    """chol⁻¹v over the last axis, or chol⁻ᵀv, for a lower triangular factor; leading axes broadcast."""
+    if v.ndim >= 2 and math.prod(chol.shape[:-2]) == 1:  # one factor for all: one solve with many right-hand sides
+        xp = namespace(v)
+        rows, factor = xp.reshape(v, (-1, v.shape[-1])), xp.reshape(chol, chol.shape[-2:])
+        return xp.reshape(solve_triangular(factor, rows.mT, transpose=transpose).mT, v.shape)
+    return solve_triangular(chol, v[..., None], transpose=transpose)[..., 0]
 
 
 def log_ratio(p: Array, q: Array) -> Array:
@@ -63,7 +68,8 @@ def lower_mask(x: Array) -> Array:
 
     A product with it is much faster than a batched `tril`.
     """
-    return namespace(x).tril(0.0 * identity_like(x) + 1.0)
+    xp = namespace(x)
+    return xp.tril(xp.ones(x.shape[-2:], **_like(x)))
 
 
 def symmetrised_half_tril(x: Array) -> Array:

@@ -9,8 +9,7 @@ from trpl.backend import any_true, namespace, while_loop
 
 Array = Any
 
-BLIND_STEPS = 2  # ordinary inputs need three steps: two without a look, one with
-FAST_STEPS = 3
+FAST_STEPS = 4  # ordinary inputs need two steps from a good start, and only then does one look
 MAX_STEPS = 64  # bisection alone would be down to rounding by then
 
 
@@ -34,32 +33,28 @@ def increasing_root(
     tolerance = residual_tolerance(target) * goal
 
     def newton(x: Array) -> tuple[Array, Array]:
-        """The next x, and √f(x) − √target."""
+        """The next x, and √f(x)."""
         value, slope = evaluate(x)
         root = xp.sqrt(value)
-        residual = root - goal
-        return x - x * (2.0 * root * residual / slope), residual
+        return x - 2.0 * x * (value - goal * root) / slope, root
 
     def bare(x: Array, unfinished: Array) -> tuple:
-        following, residual = newton(x)
-        close = (xp.abs(residual) <= tolerance) & (following > 0.0)  # f may have a second root below 0
+        following, root = newton(x)
+        close = (xp.abs(root - goal) <= tolerance) & (following > 0.0)  # f may have a second root below 0
         return xp.where(unfinished, following, x), unfinished & ~close
 
     def bracketed(x: Array, low: Array, high: Array, unfinished: Array) -> tuple:
-        following, residual = newton(x)
-        close = xp.abs(residual) <= tolerance
-        low, high = xp.where(residual < 0.0, x, low), xp.where(residual < 0.0, high, x)
+        following, root = newton(x)
+        close, below = xp.abs(root - goal) <= tolerance, root < goal
+        low, high = xp.where(below, x, low), xp.where(below, high, x)
         middle = xp.where(low > 0.0, xp.sqrt(low * high), 0.1 * high)
         inside = close | ((following > low) & (following < high))
         x = xp.where(unfinished, xp.where(inside, following, middle), x)
         return x, low, high, unfinished & ~close
 
-    blind = start
-    for _ in range(BLIND_STEPS):
-        blind, _ = newton(blind)
-    state = (xp.where(active, blind, start), active)
-    fast, unfinished = while_loop(lambda x, left: left, bare, state, max_steps=FAST_STEPS, unroll=True)
+    fast, unfinished = bare(xp.where(active, newton(start)[0], start), active)
     if not any_true(unfinished):
         return fast
+    fast, unfinished = while_loop(lambda x, left: left, bare, (fast, unfinished), max_steps=FAST_STEPS - 2, unroll=True)
     state = (xp.where(unfinished, start, fast), xp.zeros_like(start), xp.ones_like(start), unfinished)
     return while_loop(lambda x, low, high, left: left, bracketed, state, max_steps=MAX_STEPS)[0]

@@ -198,7 +198,7 @@ def _check_scale(name: str, p: Gaussian) -> None:
         diag_words, full_words = "std must be positive", "chol is singular: its diagonal must be positive"
         what = diag_words if isinstance(p, DiagGaussian) else full_words
         raise ValueError(f"{name}.{what}; the smallest entry is {lowest:g}")
-    if isinstance(p, FullGaussian) and bool(xp.any(p.chol * (1.0 - lower_mask(p.chol)) != 0.0)):
+    if isinstance(p, FullGaussian) and float(xp.sum(xp.abs(p.chol * (1.0 - lower_mask(p.chol))))) != 0.0:
         raise ValueError(f"{name}.chol must be lower triangular; it has entries above the diagonal")
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trpl.backend import Rule, any_true, namespace, solve_triangular, stop_gradient, when_any
+from trpl.backend import Rule, any_true, namespace, solve_triangular, stop_gradient, unless_none, when_any
 from trpl.gaussians.distances import kl_cov
 from trpl.gaussians.values import DiagGaussian, Gaussian
 from trpl.linalg import (
@@ -30,17 +30,20 @@ from trpl.linalg import (
     symmetrised_half_tril,
 )
 from trpl.projections.alignment import align
+from trpl.projections.series import LARGEST_BOUND, series_root
 from trpl.roots import increasing_root
 
 Array = Any
 
+ACCURACY = 1e-10
+"""Relative error of the KL that is left alone, where rounding would allow less."""
 
-def twice_kl_of_precision(x: Array, eigenvalues: Array) -> tuple[Array, Array]:
-    """2 KL(x) and 2x KL′(x) from the eigenvalues of A; `log1p` of u itself keeps the digits of small distances."""
-    xp = namespace(eigenvalues)
-    u = x[..., None] * eigenvalues
+
+def twice_kl_of_excess(u: Array) -> tuple[Array, Array]:
+    """2 KL and its derivative by log x, from the eigenvalues u of xA; `log1p` keeps the digits of small ones."""
+    xp = namespace(u)
     ratio = u / (1.0 + u)
-    return xp.sum(xp.log1p(u) - ratio, axis=-1), xp.sum(ratio * ratio, axis=-1)
+    return xp.sum(xp.log1p(u) - ratio, axis=-1), squared_norm(ratio)
 
 
 def kl_of_factor(factor: Array) -> Array:
@@ -52,22 +55,27 @@ def kl_of_factor(factor: Array) -> Array:
 
 
 def _start(eigenvalues: Array, bound: Array, outside: Array) -> Array:
-    """A first x where `outside`: the quadratic model KL ≈ ¼ x²‖a‖², but no more than the smallest eigenvalue allows.
+    """A first x where `outside`: from the terms x² and x³ of the KL, but no more than the smallest eigenvalue allows.
 
-    For one eigenvalue a < 0 the root is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
+    KL ≈ ¼ x²‖a‖² (1 − (4/3) x Σa³/‖a‖²), and the exponential keeps the correction positive. For one eigenvalue a < 0
+    the root is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
     """
     xp = namespace(eigenvalues)
-    smallest = xp.clip(xp.min(eigenvalues, axis=-1), None, -xp.finfo(eigenvalues.dtype).smallest_normal)
+    tiny = xp.finfo(eigenvalues.dtype).smallest_normal
+    squares = eigenvalues * eigenvalues
+    norm = xp.sum(squares, axis=-1)
     root = 2.0 * xp.sqrt(bound)
+    near = root / xp.sqrt(norm)
+    near = near * xp.exp((2.0 / 3.0) * near * xp.sum(squares * eigenvalues, axis=-1) / norm)
     excess = root + (4.0 / 3.0) * bound
-    start = xp.minimum(root / xp.sqrt(squared_norm(eigenvalues)), excess / (smallest * (-1.0 - excess)))
-    return xp.where(outside, start, xp.ones_like(start))
+    most = excess / ((1.0 + excess) * xp.clip(-xp.min(eigenvalues, axis=-1), tiny, None))
+    return xp.where(outside, xp.clip(xp.minimum(near, most), None, 1.0), xp.ones_like(near))
 
 
 def kl_root(eigenvalues: Array, bound: Array, outside: Array) -> Array:
     """x = 1/(1 + η) with KL(x) = ε where `outside`, else 1."""
     return increasing_root(
-        lambda x: twice_kl_of_precision(x, eigenvalues),
+        lambda x: twice_kl_of_excess(x[..., None] * eigenvalues),
         2.0 * bound,
         start=_start(eigenvalues, bound, outside),
         active=outside,
@@ -82,41 +90,41 @@ def excess_precision(p: Array, q: Array, *, diag: bool) -> Array:
     return change + change.mT + change.mT @ change
 
 
-def _diag_forward(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
+def _diag_forward(p: Array, q: Array, bound: Array, excess: Array, outside: Array) -> tuple[Array, ...]:
     xp = namespace(p)
 
-    def work(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
-        excess = excess_precision(p, q, diag=True)
+    def work(p: Array, q: Array, bound: Array, excess: Array, outside: Array) -> tuple[Array, ...]:
         x = kl_root(excess, bound, outside)
         ratio = 1.0 / xp.sqrt(1.0 + x[..., None] * excess)
         return xp.where(outside[..., None], q * ratio, p), ratio, x
 
-    def idle(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
+    def idle(p: Array, q: Array, bound: Array, excess: Array, outside: Array) -> tuple[Array, ...]:
         shape = xp.broadcast_arrays(p, q, outside[..., None])[0]
         return xp.where(outside[..., None], shape, p), xp.ones_like(shape), xp.ones_like(shape[..., 0])
 
-    return when_any(outside, work, idle, p, q, bound, outside)
+    return unless_none(outside, work, idle, p, q, bound, excess, outside)
 
 
 def _diag_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:
-    (p, _, _, outside), (projected, ratio, x) = inputs, outputs
+    (p, _, _, _, outside), (projected, ratio, x) = inputs, outputs
     xp = namespace(p)
+    mask = outside[..., None]
     normal = 1.0 - ratio * ratio
-    inner = 0.5 * projected * cotangent
+    inner = projected * cotangent
     along = _coefficient(xp.sum(inner * normal, axis=-1), squared_norm(normal))
-    tangent = 2.0 * x[..., None] * (inner - along[..., None] * normal)
+    tangent = x[..., None] * (inner - along[..., None] * normal) / p
     stretch = projected / p
-    p_bar = xp.where(outside[..., None], tangent * stretch * stretch / p, cotangent)
+    p_bar = xp.where(mask, tangent * stretch * stretch, cotangent)
     if not (needed[1] or needed[2]):
-        return p_bar, None, None, None
-    q_bar = (cotangent - tangent * stretch / p) * ratio
-    zero = xp.zeros_like(along)
-    return p_bar, xp.where(outside[..., None], q_bar, 0.0 * q_bar), xp.where(outside, -2.0 * along, zero), None
+        return p_bar, None, None, None, None
+    q_bar = xp.where(mask, (cotangent - tangent * stretch) * ratio, xp.zeros_like(p_bar))
+    return p_bar, q_bar, xp.where(outside, -along, xp.zeros_like(along)), None, None
 
 
 def _coefficient(inner: Array, squared: Array) -> Array:
     """⟨S, N⟩/‖N‖², and 0 where N = 0: there predicted and old agree, and nothing is projected."""
-    return inner / namespace(inner).where(squared > 0.0, squared, 1.0)
+    xp = namespace(inner)
+    return inner / xp.clip(squared, xp.finfo(squared.dtype).smallest_normal, None)
 
 
 _project_diag = Rule(_diag_forward, _diag_backward)
@@ -134,34 +142,43 @@ def _full_forward(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Arr
         shape = xp.broadcast_arrays(p, q, outside[..., None, None])[0]
         return xp.where(outside[..., None, None], shape, p), xp.zeros_like(shape), xp.ones_like(shape[..., 0, 0])
 
-    return when_any(outside, work, idle, p, q, bound, outside)
+    return unless_none(outside, work, idle, p, q, bound, outside)
 
 
 def _whitened_projection(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, Array]:
-    """W and x: x from the eigenvalues of A, then polished on the KL of the factor itself.
+    """W and x: x from A's series or eigenvalues, then polished on the KL of the factor itself.
 
     The factor is the lower triangular one: with rows and columns in reverse order, P = CCᵀ, and W is C⁻ᵀ back in order.
     """
     xp = namespace(p)
     excess = xp.flip(excess_precision(p, q, diag=False), axis=(-2, -1))
-    eigenvalues = xp.linalg.eigvalsh(excess)
-    x = kl_root(eigenvalues, bound, outside)
+    x = when_any(
+        outside & (bound > LARGEST_BOUND),
+        lambda excess, bound, outside: kl_root(xp.linalg.eigvalsh(excess), bound, outside),
+        series_root,
+        *(excess, bound, outside),
+    )
 
     def factor_at(x: Array) -> Array:
         inverse = cholesky_inverse_factor(identity_like(p) + x[..., None, None] * excess)
         return xp.flip(inverse.mT, axis=(-2, -1))
 
     def polish(x: Array, factor: Array, residual: Array) -> tuple[Array, Array]:
-        slope = twice_kl_of_precision(x, eigenvalues)[1] / (2.0 * x)
+        slope = squared_frobenius(_normal(factor)) / (2.0 * x)
         moved = xp.where(outside, x - residual / slope, x)
         x = xp.where((moved > 0.0) & (moved <= 1.0), moved, x)
         return factor_at(x), x
 
     factor = factor_at(x)
     residual = kl_of_factor(factor) - bound
-    limit = 100.0 * math.sqrt(p.shape[-1]) * xp.finfo(p.dtype).eps * xp.sqrt(bound)
-    rough = outside & ~(xp.abs(residual) <= limit)
+    rounding = 100.0 * math.sqrt(p.shape[-1]) * xp.finfo(p.dtype).eps * xp.sqrt(bound)
+    rough = outside & ~(xp.abs(residual) <= xp.maximum(rounding, ACCURACY * bound))
     return when_any(rough, polish, lambda x, factor, residual: (factor, x), x, factor, residual)
+
+
+def _normal(factor: Array) -> Array:
+    """N = I − WᵀW: the direction in which the KL of P⁻¹ = WWᵀ grows."""
+    return identity_like(factor) - factor.mT @ factor
 
 
 def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:
@@ -172,7 +189,7 @@ def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
 
     def work(cotangent: Array) -> tuple[Array, ...]:
         inner = symmetrised_half_tril(projected.mT @ cotangent)
-        normal = identity_like(p) - factor.mT @ factor
+        normal = _normal(factor)
         along = _coefficient(xp.sum(inner * normal, axis=(-2, -1)), squared_frobenius(normal))
         tangent = 2.0 * x[..., None, None] * (inner - along[..., None, None] * normal)
         stretch = solve_triangular(p, projected)
@@ -187,7 +204,7 @@ def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
     def idle(cotangent: Array) -> tuple[Array, ...]:
         return (cotangent, xp.zeros_like(cotangent), xp.zeros_like(x)) if old_too else (cotangent,)
 
-    found = when_any(outside, work, idle, cotangent)
+    found = unless_none(outside, work, idle, cotangent)
     return (*found, None) if old_too else (*found, None, None, None)
 
 
@@ -196,11 +213,17 @@ _project_full = Rule(_full_forward, _full_backward)
 
 def project_cov(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
     """The scale with KL = ε to the old covariance where the predicted one is further; else that."""
-    outside = kl_cov(predicted.detached(), old.detached()) > stop_gradient(bound)
+    p, q, limit = predicted.detached(), old.detached(), stop_gradient(bound)
+    if isinstance(predicted, DiagGaussian):
+        excess = excess_precision(p.scale, q.scale, diag=True)
+        outside = ~(twice_kl_of_excess(excess)[0] <= 2.0 * limit)  # so wide that 1 + a rounds to 0 is outside too
+        if not any_true(outside):
+            return predicted.std
+        return _project_diag(*align((predicted.std, 1), (old.scale, 1), (bound, 0), (excess, 1), (outside, 0)))
+    outside = kl_cov(p, q) > limit
     if not any_true(outside):
         return predicted.scale
-    rule, core = (_project_diag, 1) if isinstance(predicted, DiagGaussian) else (_project_full, 2)
-    return rule(*align((predicted.scale, core), (old.scale, core), (bound, 0), (outside, 0)))
+    return _project_full(*align((predicted.scale, 2), (old.scale, 2), (bound, 0), (outside, 0)))
 
 
 def multiplier(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:

@@ -15,7 +15,7 @@ from trpl.projections import joint_kl
 from trpl.projections.door import as_bound, as_entropy, check_result, check_structure, check_values
 from trpl.projections.entropy import control_entropy
 from trpl.projections.mean import shrinkage
-from trpl.projections.regions import KL, SeparateRegion, parts, project_separately
+from trpl.projections.regions import KL, SeparateRegion, mean_distance, parts, project_separately
 
 Array = Any
 
@@ -140,7 +140,7 @@ def penalty(region: SeparateRegion, predicted: Gaussian, projected: Gaussian) ->
     """
     check_structure(predicted, projected)
     target = projected.detached()
-    mean = region.mean_distance(predicted, target)
+    mean = mean_distance(region, predicted, target)
     return mean if predicted.shares_covariance else mean + region.cov_distance(predicted, target)
 
 

@@ -7,9 +7,8 @@ value, so layers of any framework can hold it as configuration.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from trpl.backend import any_true
 from trpl.gaussians.distances import Form, check_form, frobenius_cov, kl_cov, lowered, mahalanobis, wasserstein_cov
 from trpl.gaussians.values import Gaussian, Parts
 from trpl.projections import frobenius, kl, wasserstein
@@ -21,9 +20,8 @@ Array = Any
 class SeparateRegion(Protocol):
     """A trust region with a bound for the mean and one for the covariance."""
 
-    def mean_distance(self, p: Gaussian, q: Gaussian) -> Array:
-        """The mean part of the region's distance."""
-        ...
+    mean_weight: ClassVar[float]
+    """The mean part of the region's distance is so many times the Mahalanobis distance."""
 
     def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
         """The covariance part of the region's distance."""
@@ -42,8 +40,7 @@ class SeparateRegion(Protocol):
 class KL:
     """Reverse KL: ½ Mahalanobis² for the mean, ½(tr − d + log det) for the covariance."""
 
-    def mean_distance(self, p: Gaussian, q: Gaussian) -> Array:
-        return 0.5 * mahalanobis(p, q)
+    mean_weight: ClassVar[float] = 0.5
 
     def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
         return kl_cov(lowered(p), lowered(q))
@@ -60,12 +57,10 @@ class Wasserstein:
     """Wasserstein-2 scaled by the old covariance."""
 
     form: Form = "commuting"
+    mean_weight: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         check_form(self.form)
-
-    def mean_distance(self, p: Gaussian, q: Gaussian) -> Array:
-        return mahalanobis(p, q)
 
     def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
         return wasserstein_cov(p, q, form=self.form)
@@ -82,9 +77,7 @@ class Frobenius:
     """Frobenius norm of the difference of covariances, plain or whitened by the old one."""
 
     whitened: bool = False
-
-    def mean_distance(self, p: Gaussian, q: Gaussian) -> Array:
-        return mahalanobis(p, q)
+    mean_weight: ClassVar[float] = 1.0
 
     def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
         return frobenius_cov(p, q, whitened=self.whitened)
@@ -98,7 +91,12 @@ class Frobenius:
 
 def parts(region: SeparateRegion, p: Gaussian, q: Gaussian) -> Parts:
     """The region's distance by parts."""
-    return Parts(mean=region.mean_distance(p, q), cov=region.cov_distance(p, q))
+    return Parts(mean=mean_distance(region, p, q), cov=region.cov_distance(p, q))
+
+
+def mean_distance(region: SeparateRegion, p: Gaussian, q: Gaussian) -> Array:
+    """The mean part of the region's distance."""
+    return region.mean_weight * mahalanobis(p, q)
 
 
 def project_separately(
@@ -108,9 +106,5 @@ def project_separately(
 
     A part of which nothing is outside is handed back as it came, without any work.
     """
-    mean = predicted.mean
-    distance = region.mean_distance(predicted, old)
-    outside = distance > mean_bound
-    if any_true(outside):
-        mean = project_mean(mean, old.mean, outside=outside, weight=shrinkage(distance, mean_bound))
+    mean = project_mean(predicted, old, mean_bound / region.mean_weight)
     return type(predicted)(mean, region.project_cov(predicted, old, cov_bound))

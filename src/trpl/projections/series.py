@@ -1,0 +1,73 @@
+"""The KL of an interpolated precision as a power series, for small trust regions: traces instead of eigenvalues.
+
+Let a be the eigenvalues of A and u = xa. For |u| < 1
+
+    2 KL(x) = Σ (log(1 + u) − u/(1 + u)) = Σ_k (−1)^k (k − 1)/k · tr(A^k) x^k,    k = 2, 3, …
+
+Within a bound ε no |u| exceeds about 2√ε, whatever A: eight traces, from three matrix products, and a guess at the next
+four give for ε ≤ 0.005 what all the eigenvalues would, at less than half their cost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trpl.backend import namespace
+from trpl.linalg import squared_norm
+from trpl.roots import increasing_root
+
+Array = Any
+
+LARGEST_BOUND = 0.005
+"""|u| < 0.15 there: what the series leaves out is below 4e-6 of the KL at worst, and half of that of x."""
+
+
+def series_root(excess: Array, bound: Array, outside: Array) -> Array:
+    """x in (0, 1] with KL(x) = ε where `outside`, else 1; for bounds up to `LARGEST_BOUND`."""
+    xp = namespace(excess)
+    size = _at_least_tiny(squared_norm(_flat(excess)))
+    near = 2.0 * xp.sqrt(bound / size)  # the root of the first term alone
+    traces = _power_traces(near[..., None, None] * excess)
+    slopes = [(-1.0) ** k * (k - 1) * trace for k, trace in enumerate(traces, start=2)]
+    values = [slope / k for k, slope in enumerate(slopes, start=2)]
+
+    def evaluate(x: Array) -> tuple[Array, Array]:
+        y = x / near
+        return y * y * _polynomial(values, y), y * y * _polynomial(slopes, y)
+
+    start = near * (1.0 + (2.0 / 3.0) * traces[1] / _at_least_tiny(traces[0]))  # the root of the first two
+    start = xp.where(outside, start, xp.ones_like(start))
+    return increasing_root(evaluate, 2.0 * bound, start=start, active=outside)
+
+
+def _power_traces(a: Array) -> list[Array]:
+    """tr(a^k), k = 2 … 12, of symmetric matrices: ⟨a^i, a^j⟩ = tr(a^(i + j)) up to the eighth.
+
+    The others continue these as if one |u| had made them: right where a guess is needed most, at one large eigenvalue.
+    """
+    xp = namespace(a)
+    square = a @ a
+    powers = [_flat(power) for power in (a, square, a @ square, square @ square)]
+    traces = [xp.sum(powers[k // 2 - 1] * powers[(k + 1) // 2 - 1], axis=-1) for k in range(2, 9)]
+    ratio = traces[6] / _at_least_tiny(traces[4])
+    for _ in range(4):
+        traces.append(traces[-2] * ratio)
+    return traces
+
+
+def _polynomial(coefficients: list[Array], y: Array) -> Array:
+    """c_0 + c_1 y + c_2 y² + …"""
+    *others, value = coefficients
+    for coefficient in reversed(others):
+        value = value * y + coefficient
+    return value
+
+
+def _flat(a: Array) -> Array:
+    return namespace(a).reshape(a, (*a.shape[:-2], a.shape[-1] ** 2))
+
+
+def _at_least_tiny(x: Array) -> Array:
+    """0 stands for equal policies, of which nothing is asked."""
+    xp = namespace(x)
+    return xp.clip(x, xp.finfo(x.dtype).smallest_normal, None)
