@@ -1,6 +1,7 @@
 """The adapters beside their hosts: learning, speed, latency.
 
-    python benchmarks/integrations.py learning     Pendulum-v1, TRPL and PPO in Stable-Baselines3, three seeds each
+    python benchmarks/integrations.py learning [--task Pendulum-v1]
+                                                   HalfCheetah-v4, TRPL and PPO in Stable-Baselines3, three seeds each
     python benchmarks/integrations.py speed        HalfCheetah-v5, steps per second, defaults of both
     python benchmarks/integrations.py latency      one action of an exported 64 × 64 policy
 
@@ -13,7 +14,7 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,30 +26,41 @@ from stable_baselines3.common.vec_env import VecNormalize
 from trpl.integrations.sb3 import TRPL
 
 PENDULUM = {"n_steps": 64, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3, "batch_size": 128}
-PENDULUM_ENVS = 16  # with n_steps: 1024 steps to an update
-CONTENDERS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "ppo": (PPO, PENDULUM),
-    "trpl": (TRPL, PENDULUM | {"learning_rate_vf": 1e-3}),
+
+
+class Contest(NamedTuple):
+    """Environments side by side, and what each algorithm is told beyond its defaults."""
+
+    num_envs: int
+    settings: dict[str, dict[str, Any]]
+
+
+ALGORITHMS: dict[str, Any] = {"ppo": PPO, "trpl": TRPL}
+CONTESTS = {
+    "HalfCheetah-v4": Contest(1, {"ppo": {}, "trpl": {}}),  # both at their defaults
+    "Pendulum-v1": Contest(16, {"ppo": PENDULUM, "trpl": PENDULUM | {"learning_rate_vf": 1e-3}}),
 }
 
 
-def learning(*, num_steps: int, num_seeds: int) -> None:
+def learning(task: str, *, num_steps: int, num_seeds: int) -> None:
     """Noise-free return over 100 episodes after training; 64 × 64 networks, observations and rewards normalised."""
-    found: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    found: dict[str, list[float]] = {name: [] for name in ALGORITHMS}
     for seed in range(num_seeds):
-        for name in CONTENDERS:
+        for name in ALGORITHMS:
             started = time.perf_counter()
-            found[name].append(pendulum_return(name, seed=seed, num_steps=num_steps))
+            found[name].append(return_of(name, task, seed=seed, num_steps=num_steps))
             print(f"{name:5} seed {seed}  {found[name][-1]:8.1f}  {time.perf_counter() - started:.0f} s", flush=True)
     for name, returns in found.items():
-        print(f"{name:5} mean {np.mean(returns):8.1f}  over {num_seeds} seeds, {num_steps} steps")
+        print(f"{name:5} mean {np.mean(returns):8.1f}  over {num_seeds} seeds of {task}, {num_steps} steps")
 
 
-def pendulum_return(name: str, *, seed: int, num_steps: int) -> float:
-    algorithm, settings = CONTENDERS[name]
-    env = VecNormalize(make_vec_env("Pendulum-v1", n_envs=PENDULUM_ENVS, seed=seed), gamma=settings["gamma"])
-    model = algorithm("MlpPolicy", env, seed=seed, device="cpu", **settings).learn(num_steps)
-    test = VecNormalize(make_vec_env("Pendulum-v1", n_envs=20, seed=10_000 + seed), training=False, norm_reward=False)
+def return_of(name: str, task: str, *, seed: int, num_steps: int) -> float:
+    """What a policy scores after `num_steps`."""
+    contest = CONTESTS[task]
+    settings = contest.settings[name]
+    env = VecNormalize(make_vec_env(task, n_envs=contest.num_envs, seed=seed), gamma=settings.get("gamma", 0.99))
+    model = ALGORITHMS[name]("MlpPolicy", env, seed=seed, device="cpu", **settings).learn(num_steps)
+    test = VecNormalize(make_vec_env(task, n_envs=20, seed=10_000 + seed), training=False, norm_reward=False)
     test.obs_rms = env.obs_rms
     return float(evaluate_policy(model, test, n_eval_episodes=100)[0])
 
@@ -91,13 +103,14 @@ def latency(*, num_calls: int = 20_000) -> None:
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("learning", "speed", "latency"))
+    parser.add_argument("--task", choices=CONTESTS, default="HalfCheetah-v4")
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="gymnasium")
     if args.what == "learning":
-        learning(num_steps=args.steps, num_seeds=args.seeds)
+        learning(args.task, num_steps=args.steps, num_seeds=args.seeds)
     elif args.what == "speed":
         speed()
     else:
