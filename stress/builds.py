@@ -47,15 +47,14 @@ def try_extra(extra: str, wheel: Path, working: Path, environment: Path) -> Inst
     constraints = ["-c", str(ROOT / "constraints.txt")]
     done = subprocess.run([*pip, "install", "--quiet", *constraints, what], capture_output=True, text=True)
     listed = subprocess.run([*pip, "list", "--format=json"], capture_output=True, text=True).stdout
-    names = {entry["name"] for entry in json.loads(listed)}
     if done.returncode == 0:
         variables = {"PATH": str(environment / "bin"), "HOME": str(working), "OMP_NUM_THREADS": "1"}
-        command = [python, "-W", "ignore", "-c", program(extra, acts="safetensors" in names)]
+        command = [python, "-W", "ignore", "-c", program(extra)]
         done = subprocess.run(command, cwd=working, env=variables, capture_output=True, text=True)
     size = sum(path.stat().st_size for path in environment.rglob("*") if path.is_file() and not path.is_symlink())
     words = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
     seconds = time.perf_counter() - start
-    return Installed(extra or "(plain)", done.returncode == 0, len(names), size >> 20, seconds, words)
+    return Installed(extra or "(plain)", done.returncode == 0, len(json.loads(listed)), size >> 20, seconds, words)
 
 
 def main() -> int:

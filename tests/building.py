@@ -96,11 +96,6 @@ sys.meta_path[:] = [Blinkered if finder is PathFinder else finder for finder in 
 """Hides every top-level module installed here that an extra does not bring, as if it were not installed."""
 
 
-def acts(extra: str, site: Path) -> bool:
-    """Whether an extra brings what reads the files of policies."""
-    return "safetensors" in closure(extra, site)
-
-
 def run_with_extra(extra: str, code: str, *, site: Path, cwd: Path) -> subprocess.CompletedProcess:
     """Run code that finds trpl in `site` and, of what is installed here, only what the extra brings."""
     hidden = sorted(modules_besides(closure(extra, site)))
@@ -122,14 +117,12 @@ def sample_run(folder: Path) -> Path:
     return folder
 
 
-MATHS = """
+ACT = """
 import numpy as np
 from trpl import DiagGaussian, kl_parts
+from trpl.policies import load_policy
 p, q = DiagGaussian(np.ones((1, 2)), np.ones(2)), DiagGaussian(np.zeros((1, 2)), np.ones(2))
 assert kl_parts(p, q).mean.tolist() == [1.0]
-"""
-ACT = """
-from trpl.policies import load_policy
 assert load_policy("run")(np.zeros(2)).shape == (1,)
 """
 ABSENT = """
@@ -185,7 +178,7 @@ UNUSUAL = {
 """Extras that the development environment does not have, or that are for its documentation."""
 
 
-def program(extra: str, *, acts: bool) -> str:
-    """All that an extra promises: distances, a policy that acts (where its file can be read), its own, no more."""
+def program(extra: str) -> str:
+    """All that an extra promises: distances, a policy that acts, its own part, and no more."""
     found = (EXTRAS | UNUSUAL)[extra]
-    return MATHS + (ACT if acts else "") + found.program + "\n" + ABSENT.format(names=found.without)
+    return ACT + found.program + "\n" + ABSENT.format(names=found.without)

@@ -19,7 +19,6 @@ from building import (
     EXTRAS,
     ROOT,
     UNUSUAL,
-    acts,
     build,
     closure,
     extras,
@@ -89,7 +88,7 @@ def test_built_twice_it_is_the_same_to_the_byte(wheel, tree, tmp_path):
     assert len(digests) == 1
 
 
-def test_alone_in_a_clean_environment(wheel, site, run_folder, tmp_path):
+def test_alone_in_a_clean_environment(wheel, run_folder, tmp_path):
     """`pip install trpl` for real: the dependencies come, the program of the plain package runs, and `trpl` answers."""
     bin = tmp_path / "clean" / "bin"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "clean")], check=True)
@@ -97,7 +96,7 @@ def test_alone_in_a_clean_environment(wheel, site, run_folder, tmp_path):
     done = subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), str(wheel)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     variables = {"PATH": str(bin), "HOME": str(tmp_path)}
-    code = program("", acts=acts("", site))
+    code = program("")
     for command in ([str(bin / "python"), "-c", code], [str(bin / "trpl"), "--version"]):
         done = subprocess.run(command, cwd=run_folder, env=variables, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -106,14 +105,14 @@ def test_alone_in_a_clean_environment(wheel, site, run_folder, tmp_path):
 
 @pytest.mark.parametrize("extra", EXTRAS, ids=lambda extra: extra or "plain")
 def test_each_extra_imports_alone(extra, site, run_folder):
-    done = run_with_extra(extra, program(extra, acts=acts(extra, site)), site=site, cwd=run_folder)
+    done = run_with_extra(extra, program(extra), site=site, cwd=run_folder)
     assert done.returncode == 0, done.stderr
 
 
 def test_what_is_hidden_is_missed(site, run_folder):
     """The blocker works: the program of one extra fails with the other's distributions."""
     for extra, other, missing in (("torch", "jax", "jax"), ("jax", "torch", "torch"), ("", "wandb", "wandb")):
-        done = run_with_extra(extra, program(other, acts=False), site=site, cwd=run_folder)
+        done = run_with_extra(extra, program(other), site=site, cwd=run_folder)
         assert done.returncode != 0
         assert f"No module named '{missing}'" in done.stderr
 
