@@ -7,13 +7,15 @@ TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: train test check lint bench docs clean help
+.PHONY: train test check lint bench stress coverage mutants docs clean help
 
 help:
 	@echo "make train   train a KL policy on Hopper for a minute or two and draw its learning curve"
 	@echo "make test    everything that must pass: lint, types, import contracts, all tests"
 	@echo "make check   the same without the slow tests"
 	@echo "make bench   time of the layers and of training, as tables, and JSON in bench/"
+	@echo "make stress  hard numbers, faults and bad files thrown at trpl: what held (an hour or two)"
+	@echo "make coverage, make mutants   what the tests reach, and what they notice"
 	@echo "make docs    the documentation site in site/"
 
 $(VENV)/bin/python:
@@ -55,6 +57,22 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/integrations.py speed
 	$(BIN)/python benchmarks/integrations.py latency
 	$(BIN)/python docs/make_tables.py
+
+stress: $(VENV)/.dev
+	@mkdir -p bench
+	$(ONE_THREAD) $(BIN)/python stress/numerics.py --out bench/stress-numerics.json
+	$(ONE_THREAD) $(BIN)/python stress/faults.py --out bench/stress-faults.json
+	$(ONE_THREAD) $(BIN)/python stress/files.py --out bench/stress-files.json
+	$(ONE_THREAD) $(BIN)/python stress/builds.py --out bench/stress-builds.json
+
+coverage: $(VENV)/.dev
+	$(ONE_THREAD) $(BIN)/coverage run -m pytest -q -p no:xdist
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage json -q -o coverage.json
+	$(BIN)/python stress/covered.py coverage.json
+
+mutants: $(VENV)/.dev
+	$(ONE_THREAD) $(BIN)/python stress/mutants.py --out stress/mutants.md
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
