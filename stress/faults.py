@@ -1,6 +1,7 @@
 """Faults thrown at training: kills, a full disk, environments that misbehave, signals, a second process, long runs.
 
     python stress/faults.py [--seed N] [--kills 200] [--only kills,disk,...] [--out FILE.json]
+    python stress/faults.py --only methods       every method on every kind of task
     python stress/faults.py --only long          2 M steps; memory and size of the records along the way
 
 Prints what held, and ends with 1 where something did not.
@@ -206,6 +207,34 @@ def second_process(place: Path, rng: random.Random) -> Result:
     return {"held": held, "said": resumed.said.strip()[-200:]}
 
 
+KINDS = {
+    "plain": (), "one action": ("Pendulum-v1",), "terminating": ("Hopper-v4",), "many inputs": ("Ant-v4",),
+    "own task": ("trpl/Reacher5Sparse-v0",), "one-step episodes": ("troubles:one-step-v0",),
+    "full covariance": ("", "--covariance", "full"), "covariance per state": ("", "--contextual"),
+    "full covariance per state": ("", "--covariance", "full", "--contextual"),
+    "several, normalised": ("", "--num-envs", "4", "--normalise-rewards", "--observation-clip", "5"),
+}  # fmt: skip
+
+
+def methods(place: Path, rng: random.Random) -> Result:
+    """Every method on every kind of task it supports, for two updates."""
+    from trpl.experiments.config import METHODS, PAPI
+
+    pairs = [(m, k) for m in METHODS for k in KINDS if not (m in PAPI and "--contextual" in KINDS[k])]
+    problems = {}
+    for method, kind in track(pairs, description="methods", transient=True):
+        env_id, *options = (*KINDS[kind], "")[: max(1, len(KINDS[kind]))]
+        words = train_words(place / f"{method} {kind}", env_id=env_id or "troubles:point-v0", total_steps=64)
+        words[1] = method
+        if method == "trpo":
+            place_of = words.index("--policy-epochs")
+            del words[place_of : place_of + 2]
+        ended = Child(*words, *options, log=place / "log.txt").wait()
+        if ended.code or epochs_done(place / f"{method} {kind}") != 2:
+            problems[f"{method}, {kind}"] = ended.said[-400:]
+    return {"held": not problems, "methods": len(METHODS), "kinds": len(KINDS), "pairs": len(pairs), **problems}
+
+
 def long_run(place: Path, rng: random.Random, *, steps: int) -> Result:
     """A run of `steps` steps: time, memory along the way, bytes of records per epoch in both halves."""
     folder = place / "long"
@@ -253,7 +282,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--disks", type=int, default=20)
     parser.add_argument("--faults", default=",".join(EXPECTED), help="which environments")
     parser.add_argument("--steps", type=int, default=2_000_000, help="of the long run")
-    parser.add_argument("--only", default="kills,disk,environments,signals,second-process", help="parts, or long")
+    parser.add_argument(
+        "--only", default="kills,disk,environments,signals,second-process", help="parts, or methods, or long"
+    )
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
     args = parser.parse_args(argv)
     parts: dict[str, Callable[[Path, random.Random], Result]] = {
@@ -262,6 +293,7 @@ def main(argv: list[str] | None = None) -> int:
         "environments": lambda place, rng: environments(place, rng, faults=tuple(filter(None, args.faults.split(",")))),
         "signals": signals,
         "second-process": second_process,
+        "methods": methods,
         "long": lambda place, rng: long_run(place, rng, steps=args.steps),
     }
     results: dict[str, Result] = {}

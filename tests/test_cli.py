@@ -63,6 +63,12 @@ def test_help_lists_the_commands_without_heavy_imports(capsys):
         (["train", "kl", "Hopper-v4", "--policy-epochs", "1.5"], "invalid whole number value: '1.5'"),
         (["train", "ppo", "Hopper-v4", "--cov-bound", "1"], "cov_bound means nothing to method 'ppo'"),
         (["train", "kk", "Hopper-v4"], "no method 'kk'"),
+        (["train", "kl", "NoSuchEnv-v0"], "there is no environment 'NoSuchEnv-v0'; the nearest is"),
+        (["train", "kl", "../Hopper-v4"], "env_id '../Hopper-v4' is not a name of the form"),
+        (["train", "kl", "nowhere:Mine-v0"], "there is no module 'nowhere'"),
+        (["train", "kl", "Hopper-v4", "--env-timeout", "0"], "env_timeout must be above 0"),
+        (["train", "kl", "Hopper-v4", "--preset", "."], ". cannot be read: Is a directory"),
+        (["resume", "nowhere", "--env-timeout", "soon"], "invalid number value: 'soon'"),
         (["train", "kl", "CartPole-v1"], "action space is Discrete; supported are"),
         (["resume", "nowhere"], "nowhere is not a run folder"),
         (["evaluate", "nowhere"], "nowhere is not a run folder"),
@@ -78,6 +84,29 @@ def test_mistakes_are_answered_in_one_line(capsys, argv, said):
     assert err.startswith("trpl: ")
     assert err.count("\n") == 1
     assert not out
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device", "runs/x"), "runs/x: the disk is full"),
+        (OSError(28, "No space left on device"), "the disk is full"),
+        (PermissionError(13, "Permission denied", "runs"), "runs: Permission denied"),
+        (MemoryError(), "out of memory: smaller rollouts"),
+        (RuntimeError("odd"), "RuntimeError: odd (set TRPL_TRACEBACK=1 to see where)"),
+    ],
+)
+def test_errors_in_words(capsys, monkeypatch, error, said):
+    def command(_):
+        raise error
+
+    monkeypatch.setitem(cli.COMMANDS, "train", cli.Command("", command))
+    code, _, err = call(capsys, "train")
+    assert code == 1
+    assert err.startswith(f"trpl: {said}")
+    monkeypatch.setenv("TRPL_TRACEBACK", "1")
+    with pytest.raises(type(error)):
+        cli.main(["train"])
 
 
 def test_train_leaves_a_run_and_a_curve(finished):

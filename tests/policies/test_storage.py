@@ -1,5 +1,6 @@
 """Checkpoints: whole or not at all, and refused when a byte is off."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -80,6 +81,91 @@ def test_no_sound_checkpoint_is_an_error_that_says_why(tmp_path):
         newest_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match="there is none"):
         newest_checkpoint(tmp_path / "elsewhere")
+
+
+def signed(folder, change):
+    """The manifest changed, and signed again: what gets past the checksum."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    content = change(manifest["content"]) or manifest["content"]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps({"content": content, "sha256": digest}))
+
+
+@pytest.mark.parametrize("name", ["../../outside.safetensors", "/etc/passwd", "state.safetensors/..", "", "a.txt"])
+def test_a_manifest_cannot_name_files_elsewhere(tmp_path, name):
+    folder = write(tmp_path, 1)
+    signed(folder, lambda content: content["files"].update({name: "0" * 64}))
+    with pytest.raises(CheckpointError, match="is not a file of it"):
+        read_checkpoint(folder, part="state")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: ["epoch"], "no readable manifest"),
+        (lambda content: content | {"epoch": "1"}, "another kind"),
+        (lambda content: content | {"meta": []}, "another kind"),
+        (lambda content: content | {"files": []}, "another kind"),
+        (lambda content: content | {"files": {}}, r"lacks state\.safetensors"),
+    ],
+)
+def test_a_manifest_of_another_kind_is_refused(tmp_path, change, words):
+    folder = write(tmp_path, 1)
+    signed(folder, change)
+    with pytest.raises(CheckpointError, match=words):
+        read_checkpoint(folder, part="state")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff" * 100, (2).to_bytes(8, "little") + b"[]", (10**15).to_bytes(8, "little")]
+)
+def test_a_signed_file_that_is_no_file_of_arrays_is_refused(tmp_path, data):
+    folder = write(tmp_path, 1)
+    (folder / "state.safetensors").write_bytes(data)
+    signed(folder, lambda content: content["files"].update({"state.safetensors": hashlib.sha256(data).hexdigest()}))
+    with pytest.raises(CheckpointError, match="not a file of arrays"):
+        read_checkpoint(folder, part="state")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mean/bias": None}, "mean/bias is missing"),
+        ({"std/raw": None}, "std/raw is missing"),
+        ({"observation/scale": None}, "observation/scale is missing"),
+        ({"mean/bias": np.array([np.nan], np.float32)}, "mean/bias is not finite"),
+        ({"mean/bias": np.array([1])}, "mean/bias is not finite numbers"),
+        ({"mean/bias": np.zeros((1, 1))}, "no matrix"),
+        ({"layer0/weight": np.zeros(3)}, "no matrix"),
+        ({"layer0/bias": np.zeros((3, 1))}, "do not fit together"),
+        ({"mean/weight": np.zeros((4, 1))}, "do not fit together"),
+        ({"observation/shift": np.zeros(3)}, "do not fit together"),
+        ({"std/raw": np.zeros(2)}, "do not fit together"),
+        ({"std/raw": None, "std/weight": np.zeros((2, 1)), "std/bias": np.zeros(1)}, "do not fit together"),
+        ({"std/raw": None, "chol/raw": np.zeros(2)}, "do not fit together"),
+    ],
+)
+def test_weights_that_are_no_policy_are_refused(tmp_path, change, words):
+    arrays = {name: array for name, array in (WEIGHTS | NORMALISER | change).items() if array is not None}
+    write_checkpoint(tmp_path, epoch=1, parts={"policy": arrays}, meta={"observation_clip": None})
+    with pytest.raises(CheckpointError, match=words):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "meta", [{}, {"observation_clip": "1"}, {"observation_clip": -1.0}, {"observation_clip": True}]
+)
+def test_a_clip_that_is_no_number_is_refused(tmp_path, meta):
+    write_checkpoint(tmp_path, epoch=1, parts={"policy": WEIGHTS | NORMALISER}, meta=meta)
+    with pytest.raises(CheckpointError, match="observation_clip"):
+        load_policy(tmp_path)
+
+
+def test_folders_of_other_names_are_no_checkpoints(tmp_path):
+    write(tmp_path, 1)
+    for name in ("99999999x", "9", "0000000٣"):
+        (tmp_path / "checkpoints" / name).mkdir()
+    assert [folder.name for folder in checkpoint_folders(tmp_path)] == ["00000001"]
 
 
 def test_leftovers_of_a_kill_while_writing_are_no_checkpoint(tmp_path):

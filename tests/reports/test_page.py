@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import xml.etree.ElementTree as ElementTree
 
 import pytest
 from synthetic_runs import run_config, write_run, write_runs
@@ -80,6 +81,29 @@ def test_everything_from_a_run_is_escaped(tmp_path):
     assert page.count("</script>") == 2
     assert data_of(page)["methods"][0]["name"] == nasty
     assert page.count("&lt;script&gt;alert(1)") > 5
+
+
+def test_names_are_text_in_the_figures_too(tmp_path):
+    """Markup in SVG is escaped, and a dollar does not begin a formula, which would not even parse here."""
+    for method, task in (("<script>$\\frac</script>", "$a_"), ("kl", "$a_")):
+        for seed in range(2):
+            write_run(tmp_path / "runs" / f"{len(method)}-{seed}", run_config(method, task, seed, 30))
+    page = write_report([tmp_path / "runs"], tmp_path / "out")
+    for file in page.parent.glob("*.svg"):
+        text = file.read_text()
+        assert "<script" not in text.lower()
+        ElementTree.fromstring(text)
+    assert (page.parent / "returns.svg").exists()
+
+
+def test_a_name_is_no_formula_of_a_spreadsheet_either(tmp_path):
+    for seed in range(2):
+        write_run(tmp_path / "runs" / str(seed), run_config("=HYPERLINK(1)", "-1+1", seed, 30, discount=-0.5))
+    page = write_report([tmp_path / "runs"], tmp_path / "out", figures=False)
+    row = rows_of(page.parent / "table1.csv")[0]
+    assert (row["task"], row["method"]) == ("'-1+1", "'=HYPERLINK(1)")
+    settings = {row["setting"]: row["value"] for row in rows_of(page.parent / "hyperparameters.csv")}
+    assert settings["discount"] == "-0.5"
 
 
 def test_notes_say_what_was_passed_over_and_thinned(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 from synthetic_runs import run_config, write_run, write_runs
 
 from trpl.errors import RecordError
+from trpl.reports import reading
 from trpl.reports.reading import find_runs, read_run, read_runs
 
 
@@ -145,3 +146,42 @@ def test_run_without_an_epoch_is_left_out_with_a_note(tmp_path, folder):
     runs, notes = read_runs([tmp_path])
     assert [run.path for run in runs] == [folder]
     assert notes == [f"{fresh}: no epoch recorded yet, left out"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.json", b"[" * 100_000, "not JSON"),
+        (
+            "config.json",
+            b'{"config": {"method": "kl", "env_id": "a", "seed": true, "total_steps": 1}}',
+            "seed should be",
+        ),
+        ("config.json", b'{"config": {"method": "kl", "env_id": "a", "seed": 0, "total_steps": 0}}', "out of range"),
+        (
+            "config.json",
+            b'{"config": {"method": "kl", "env_id": "a", "seed": 0, "total_steps": 1}, "versions": []}',
+            "versions should be of type dict",
+        ),
+        ("metrics.jsonl", b"\xef\xbb\xbf" + b'{"epoch": 1, "steps": 1}\n', "line 1: not a JSON record"),
+        ("metrics.jsonl", b'{"epoch": ' + b"[" * 100_000 + b"\n", "line 1: not a JSON record"),
+        ("metrics.jsonl", b'{"epoch": 1, "steps": 0}\n', "line 1: steps 0 is out of range"),
+        ("metrics.jsonl", b'{"epoch": 1e300, "steps": 1}\n', "epoch 1e[+]300 is out of range"),
+        ("metrics.jsonl", b'{"epoch": 1, "steps": 9}\n{"epoch": 2, "steps": 9}\n', "line 2: steps 9 after steps 9"),
+        ("metrics.jsonl", b'{"epoch": 1, "steps": ' + b"9" * 400 + b"}\n", "too large"),
+        ("evaluations.jsonl", b'{"epoch": 1, "steps": 1, "returns": [' + b"9" * 400 + b"]}\n", "too large"),
+    ],
+)
+def test_files_from_elsewhere_are_refused_in_words(tmp_path, name, content, words):
+    folder = write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, 30))
+    (folder / name).write_bytes(content)
+    with pytest.raises(RecordError, match=words):
+        read_run(folder)
+
+
+def test_a_packed_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "LARGEST_FILE", 1 << 20)
+    folder = write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, 30), zipped=True)
+    (folder / "metrics.jsonl.gz").write_bytes(gzip.compress(bytes(1 << 24)))
+    with pytest.raises(RecordError, match="larger than 1 MiB"):
+        read_run(folder)

@@ -1,3 +1,5 @@
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from trpl.rollouts import (
     Environment,
     FaultyEnvironmentError,
     ReplayError,
+    UnknownEnvironmentError,
     UnsupportedSpaceError,
     make_environment,
 )
@@ -63,6 +66,61 @@ def test_faults_name_environment_episode_and_step(fault, words):
             collector.collect(worlds.LinearActor(2, 1), num_steps=7, iteration=1)
     finally:
         del gym.registry["test/Faulty-v0"]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        ("NoSuchEnv-v0", r"there is no environment 'NoSuchEnv-v0'; the nearest is '\w+-v\d'"),
+        ("Hoper-v4", "the nearest is 'Hopper-v4'"),
+        ("hopper-v4", "the nearest is 'Hopper-v4'"),
+        ("Hopper-v9", "the nearest is 'Hopper-v5'"),
+        ("trpl/Reacher-v0", "the nearest is 'trpl/Reacher5Sparse-v0'"),
+        ("nowhere.to.be.found:Mine-v0", "no module 'nowhere.to.be.found' to find 'Mine-v0' in: install it"),
+    ],
+)
+def test_unknown_names_are_answered_with_the_nearest(env_id, words):
+    with pytest.raises(UnknownEnvironmentError, match=words):
+        make_environment(env_id)
+
+
+def test_an_environment_that_cannot_be_made_says_why(monkeypatch):
+    def broken(**_):
+        raise OSError("no robot is connected")
+
+    def lacks(**_):
+        raise ModuleNotFoundError("No module named 'robot_driver'", name="robot_driver")
+
+    for entry, error, words in (
+        (broken, FaultyEnvironmentError, "test/New-v0 could not be made: OSError: no robot is connected"),
+        (lacks, UnknownEnvironmentError, "test/New-v0 needs the module 'robot_driver', which is not installed"),
+    ):
+        monkeypatch.setitem(gym.registry, "test/New-v0", gym.envs.registration.EnvSpec("test/New-v0", entry))
+        with pytest.raises(error, match=words):
+            make_environment("test/New-v0")
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ((np.zeros(2), 0.0, False, {}), r"step did not return \(observation, reward, terminated, truncated, info\)"),
+        (None, r"step did not return \(observation, reward"),
+    ],
+)
+def test_a_step_that_returns_something_else(returned, words, monkeypatch):
+    environment = Environment("test/Endless-v0", seed=0)
+    environment.begin()
+    monkeypatch.setattr(environment, "_step", lambda action: returned)
+    with pytest.raises(FaultyEnvironmentError, match=words):
+        environment.step(np.zeros(1))
+
+
+def test_an_environment_that_exits_does_not_end_the_process_in_silence(monkeypatch):
+    environment = Environment("test/Endless-v0", seed=0)
+    environment.begin()
+    monkeypatch.setattr(environment, "_step", lambda action: sys.exit(0))
+    with pytest.raises(FaultyEnvironmentError, match="step raised SystemExit: 0"):
+        environment.step(np.zeros(1))
 
 
 def test_an_environment_cannot_change_the_record_of_actions():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,7 @@ from trpl.reports.series import PARTS, Curve, audit
 from trpl.reports.statistics import Estimate
 
 Row = dict[str, Any]
+NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
 def table1(scores: Sequence[GroupScores]) -> list[Row]:
@@ -151,4 +153,6 @@ def _estimate(name: str, estimate: Estimate) -> Row:
 def _cell(value: Any) -> Any:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.8g}"
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) and not NUMBER.fullmatch(value):
+        return f"'{value}"  # text, where a spreadsheet would take it for a formula
     return "" if value is None else value
