@@ -34,10 +34,12 @@ KILLED = {"killed", "timeout", "segfault", "suspicious"}
 QUICK = [
     "tests/test_roots.py",
     "tests/gaussians",
+    "tests/projections/test_series.py",
     "tests/projections/test_door.py",
     "tests/projections/test_unrolled.py",
     "tests/conformance",
     "tests/algorithms/test_losses.py",
+    "tests/algorithms/test_losses_both_ways.py",
 ]
 WIDE = [*QUICK, "tests/test_linalg.py", "tests/layers_torch", "tests/layers_jax", "tests/projections"]
 TORCH = "not jax and not jit and not frameworks"

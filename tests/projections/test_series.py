@@ -1,0 +1,58 @@
+"""The power series for small bounds, by itself: the polishing step afterwards would hide its errors."""
+
+import numpy as np
+import pytest
+import torch
+
+from trpl.projections.kl import kl_root
+from trpl.projections.series import LARGEST_BOUND, _polynomial, _power_traces, series_root
+
+RNG = np.random.default_rng(12)
+
+
+def symmetric(eigenvalues: np.ndarray) -> torch.Tensor:
+    """Matrices with these eigenvalues and random axes."""
+    rotation, _ = np.linalg.qr(RNG.normal(size=(*eigenvalues.shape, eigenvalues.shape[-1])))
+    return torch.as_tensor((rotation * eigenvalues[..., None, :]) @ rotation.mT)
+
+
+@pytest.mark.parametrize("bound", [1e-8, 1e-4, 1e-3, LARGEST_BOUND])
+@pytest.mark.parametrize("dim", [1, 2, 5, 17])
+def test_against_the_eigenvalues(dim, bound):
+    """x to 4e-6 at the largest bound; far better below it, where what is left out falls as the sixth power of √ε."""
+    spread = np.exp(RNG.normal(size=(200, dim)) * RNG.uniform(0.1, 3.0, size=(200, 1)))
+    eigenvalues = np.where(RNG.random((200, dim)) < 0.5, spread, -spread / (1.0 + spread))
+    bounds = torch.full((200,), bound, dtype=torch.float64)
+    excess = symmetric(eigenvalues)
+    values = torch.linalg.eigvalsh(excess)
+    kl = 0.5 * (torch.log1p(values) - values / (1.0 + values)).sum(-1)
+    outside = kl > bounds
+    found, expected = series_root(excess, bounds, outside), kl_root(values, bounds, outside)
+    assert bool(outside.any())
+    assert bool((found[~outside] == 1.0).all())
+    error = (found / expected - 1.0).abs().max()
+    assert float(error) < (4e-6 if bound == LARGEST_BOUND else 1e-7 if bound == 1e-3 else 1e-9)
+
+
+def test_traces_of_powers():
+    """Exact up to the eighth; the others as one eigenvalue alone would have them."""
+    a = symmetric(RNG.uniform(-0.5, 0.5, size=(6, 4)))
+    traces = _power_traces(a)
+    assert len(traces) == 11
+    for k, trace in enumerate(traces[:7], start=2):
+        expected = torch.linalg.matrix_power(a, k).diagonal(dim1=-2, dim2=-1).sum(-1)
+        torch.testing.assert_close(trace, expected, rtol=1e-10, atol=1e-14)
+    one = torch.tensor([[[-0.3]]], dtype=torch.float64)
+    for k, trace in enumerate(_power_traces(one), start=2):
+        torch.testing.assert_close(trace, torch.tensor([(-0.3) ** k], dtype=torch.float64), rtol=1e-12, atol=0)
+
+
+def test_polynomial():
+    coefficients = [torch.tensor(c) for c in (3.0, -2.0, 5.0)]
+    assert float(_polynomial(coefficients, torch.tensor(2.0))) == 3.0 - 4.0 + 20.0
+
+
+def test_equal_policies_ask_for_nothing():
+    none = torch.zeros(2, dtype=torch.bool)
+    found = series_root(torch.zeros(2, 3, 3, dtype=torch.float64), torch.full((2,), 1e-3, dtype=torch.float64), none)
+    assert found.tolist() == [1.0, 1.0]
