@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,6 +70,18 @@ def test_evaluation_from_the_checkpoint_repeats_the_last_one(reference):
     last = records.read(result.folder / "evaluations.jsonl")[-1]
     assert evaluate_run(result.folder).returns.tolist() == last["returns"]
     assert len(evaluate_run(result.folder, num_episodes=3, seed=5).returns) == 3
+
+
+def test_a_policy_of_another_task_is_refused(reference, tmp_path):
+    _, result = reference
+    shutil.copytree(result.folder, tmp_path / "run")
+    content = json.loads((tmp_path / "run" / "config.json").read_text())
+    content["config"]["env_id"] = "Pendulum-v1"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="2 observations and 2 actions; Pendulum-v1 has 3 and 1"):
+        evaluate_run(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="does not fit the run"):
+        resume(tmp_path / "run", progress=False)
 
 
 def test_loaded_policy_is_the_networks_mean(reference):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trpl.errors import CheckpointError
 from trpl.experiments.records import read_config
 from trpl.policies.acting import load_policy
 from trpl.policies.storage import check, newest_checkpoint
@@ -27,6 +28,12 @@ def evaluate_run(run: str | Path, *, num_episodes: int | None = None, seed: int 
     policy = load_policy(folder)
     evaluator = Evaluator(config.env_id, seed=config.seed if seed is None else seed)
     try:
+        sizes = evaluator.environment.observation_size, evaluator.environment.action_size
+        if sizes != (policy.obs_size, policy.action_size):
+            raise CheckpointError(
+                f"{folder} was trained on {policy.obs_size} observations and {policy.action_size} actions;"
+                f" {config.env_id} has {sizes[0]} and {sizes[1]}"
+            )
         return evaluator.evaluate(
             policy.actor,
             FrozenNormaliser(policy.shift, policy.scale, policy.clip),

@@ -211,6 +211,8 @@ class Trainer:
             yield
         except FaultyEnvironmentError as error:
             raise FaultyEnvironmentError(f"{error}. {self.how_to_go_on()}") from error
+        except ConnectionError:  # a tracker's
+            raise
         except OSError as error:
             what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
             raise RunError(f"{self.folder} cannot be written: {what}. {self.how_to_go_on()}") from error
