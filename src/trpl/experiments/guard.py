@@ -20,8 +20,10 @@ SECONDS_AFTER_LAST_WORDS = 5.0  # for the run to end by itself
 
 def guard(pid: int, *, seconds_per_look: float, words: str) -> None:
     """Kill `pid`, saying `words`, once it has been inside an environment for too long; return when it is gone."""
-    inside, looks = False, 0
+    inside, looks, starter = False, 0, os.getppid()
     while looks < NUM_LOOKS:
+        if os.getppid() != starter:  # gone, though somebody still holds the other end of the pipe
+            return
         if not select.select([0], [], [], seconds_per_look)[0]:
             looks += inside
             continue
