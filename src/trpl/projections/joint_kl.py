@@ -2,37 +2,42 @@
 
     min KL(π̃‖π)  subject to  KL(π̃‖π_old) ≤ ε  and  H(π̃) ≥ β (or = β).
 
-Whitened by the old policy, with A = M⁻¹ − I the predicted precision minus the old and m the mean's shift, the dual's
+Whitened by the old policy, with V = L_p⁻¹L_q, Λ = VᵀV the predicted precision and m the mean's shift, the dual's
 solution is
 
-    Q = I + xA,    covariance k Q⁻¹,    mean m̃ = x Q⁻¹(I + A)m,
+    Q = yI + xΛ,    covariance k Q⁻¹,    mean m̃ = x Q⁻¹Λm,
 
-where x = 1/(1 + η) and k = 1 + ω/(1 + η) stand for the multipliers of the KL and of the entropy. For given x the
-entropy fixes k:
+where x = 1/(1 + η), y = 1 − x and k = 1 + ω/(1 + η) stand for the multipliers of the KL and of the entropy. For given
+x the entropy fixes k:
 
     log k = (2/d)(β − H_old) + (1/d) log|Q|,  at least 0 for the inequality.
 
 The dual, minimised over ω, is convex in η, and its derivative is ε − KL: so KL(x, k(x)) increases in x, and the
-two-dimensional problem is one bracketed root. Eigenvalues only find that root; the gradient comes from one Newton step
-in which x alone is held constant, on the KL of the Cholesky factor that is returned.
+two-dimensional problem is one bracketed root. Where the prediction with the entropy asked for is inside the bound, it
+is the answer and nothing is solved.
+
+Eigenvalues only find the root; the gradient comes from one Newton step in which x alone is held constant, on the KL of
+the factor that is returned. `joint_terms` has the pieces, and finer ones for pairs whose Q is ill-conditioned; compiled
+code, which cannot look, always takes those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from trpl.backend import first_order, namespace, stop_gradient
+from trpl.backend import any_true, first_order, has_values, namespace, stop_gradient
 from trpl.gaussians.density import entropy as entropy_of
 from trpl.gaussians.density import whiten
-from trpl.gaussians.distances import lowered
-from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
-from trpl.linalg import apply, cholesky_inverse_factor, diagonal, identity_like, squared_norm
+from trpl.gaussians.distances import kl_cov, lowered
+from trpl.gaussians.values import DiagGaussian, Gaussian
+from trpl.linalg import squared_norm
 from trpl.projections.alignment import broadcast
-from trpl.projections.kl import excess_precision, kl_of_factor
+from trpl.projections.joint_terms import DIAG, FINE, FULL, Method, Target, condition, evaluator
 from trpl.roots import increasing_root
 
 Array = Any
+
+ILL_CONDITIONED = 1e4  # condition of Q, or how much wider than the old policy, from which finer pieces are taken
 
 
 class Solution(NamedTuple):
@@ -41,23 +46,6 @@ class Solution(NamedTuple):
     projected: Gaussian
     kl_multiplier: Array
     entropy_multiplier: Array
-
-
-class _Target(NamedTuple):
-    """(2/d)(β − H_old), what the entropy asks of log k, and whether k may fall below 1 (equality)."""
-
-    log_scale: Array | None
-    equality: bool
-
-    def log_k(self, log_det: Array, dim: int) -> tuple[Array, Array]:
-        """log k and whether the entropy decides it."""
-        xp = namespace(log_det)
-        if self.log_scale is None:
-            return xp.zeros_like(log_det), log_det != log_det
-        wanted = self.log_scale + log_det / dim
-        if self.equality:
-            return wanted, wanted == wanted
-        return xp.where(wanted > 0.0, wanted, xp.zeros_like(wanted)), wanted > 0.0
 
 
 def entropy_range(bound: Array, dim: int) -> tuple[Array, Array]:
@@ -77,25 +65,52 @@ def entropy_range(bound: Array, dim: int) -> tuple[Array, Array]:
     return 0.5 * dim * newton(-spread - share), 0.5 * dim * newton(xp.log1p(spread + share))
 
 
-def _evaluator(eigenvalues: Array, shift: Array, target: _Target) -> Callable[[Array], tuple[Array, Array]]:
-    """x ↦ KL(x, k(x)) and x times its derivative, from the eigenvalues of A and the shift in their basis."""
-    xp = namespace(eigenvalues)
-    dim = eigenvalues.shape[-1]
+class _Problem(NamedTuple):
+    """What is to be solved, in the common batch shape: V − I, the whitened shift, ε, the entropy, who is outside."""
 
-    def evaluate(x: Array) -> tuple[Array, Array]:
-        u = x[..., None] * eigenvalues
-        v = 1.0 / (1.0 + u)
-        logs = xp.log1p(u)
-        log_k, held = target.log_k(xp.sum(logs, axis=-1), dim)
-        excess = xp.expm1(log_k[..., None] - logs)  # projected variances less 1
-        kept = shift * (x[..., None] + u) * v  # m̃
-        value = 0.5 * xp.sum(excess - log_k[..., None] + logs + kept * kept, axis=-1)
-        # x dKL/dx at fixed k, then through k: x dk/dx = (k/d) Σ uv, dKL/dk = (Σ(1 + excess) − d)/(2k)
-        direct = 0.5 * xp.sum(-u * v * excess + 2.0 * kept * kept * v, axis=-1)
-        through = xp.where(held, 0.5 / dim * xp.sum(u * v, axis=-1) * xp.sum(excess, axis=-1), 0.0 * value)
-        return value, direct + through
+    change: Array
+    shift: Array
+    bound: Array
+    target: Target
+    outside: Array
+    start: Array
 
-    return evaluate
+
+class _Found(NamedTuple):
+    """The answer as the old policy sees it."""
+
+    factor: Array
+    mean: Array
+    log_k: Array
+    multiplier: Array
+
+
+def _root(problem: _Problem, method: Method) -> tuple[Array, Array, Array, Array]:
+    """The root t by eigenvalues, its unit s, the slope of the KL there and how hard it is; never differentiated."""
+    xp = namespace(problem.bound)
+    spectrum = method.spectrum(stop_gradient(problem.change), stop_gradient(problem.shift))
+    unit, start = spectrum.unit(problem.target), problem.start
+    widest = xp.clip(xp.min(spectrum.precision, axis=-1), None, 1.0)
+    if problem.target.equality:
+        spectrum, start = spectrum.rescaled(unit), unit / (unit + (1.0 / start - 1.0))
+    evaluate = evaluator(spectrum, problem.target.frozen())
+    root = increasing_root(evaluate, stop_gradient(problem.bound), start=start, active=problem.outside)
+    root = xp.clip(root, None, 1.0)
+    return root, unit, evaluate(root)[1] / root, condition(root, spectrum) / widest
+
+
+def _answer(problem: _Problem, method: Method, root: Array, unit: Array, slope: Array) -> _Found:
+    """One Newton step on the returned factor's own KL: polishes the value and carries the derivative of the root."""
+    xp = namespace(root)
+    change, shift, bound, target, outside, _ = problem
+    one = xp.ones_like(root)
+    value = method.terms(root, unit, change, shift, target).kl
+    moved = first_order(root - (value - bound) / xp.where(outside, slope, one))
+    t = xp.where(outside, xp.where((moved > 0.0) & (moved <= 1.0), moved, root), one)
+    found = method.settle(method.terms(t, unit, change, shift, target), stop_gradient(bound))
+    multiplier = unit * (1.0 - t) / t
+    log_k = found.log_k + xp.log(unit / (t + unit * (1.0 - t))) if target.equality else found.log_k
+    return _Found(found.factor, found.mean, log_k, multiplier)
 
 
 def project(
@@ -105,78 +120,40 @@ def project(
     xp = namespace(predicted.mean)
     diag = isinstance(predicted, DiagGaussian)
     core = 1 if diag else 2
+    method = DIAG if diag else FULL if has_values(predicted.mean, predicted.scale, old.mean, old.scale) else FINE
     predicted, old = lowered(predicted), lowered(old)
     shift = whiten(old, predicted.mean - old.mean)
-    log_scale = bound if entropy is None else (2.0 / old.dim) * (entropy - entropy_of(old))
-    excess = excess_precision(predicted.scale, old.scale, diag=diag)
-    excess, p, q, shift, bound, log_scale = broadcast(
-        (excess, core), (predicted.scale, core), (old.scale, core), (shift, 1), (bound, 0), (log_scale, 0)
+    log_scale, lift = (
+        (bound, bound)
+        if entropy is None
+        else ((2.0 / old.dim) * (entropy - entropy_of(old)), (2.0 / old.dim) * (entropy - entropy_of(predicted)))
     )
-    target = _Target(None if entropy is None else log_scale, equality)
-    terms = _diag_terms if diag else _full_terms
-
-    eigenvalues, rotated = (excess, shift) if diag else _rotate(excess, shift)
-    eigenvalues, rotated = stop_gradient(eigenvalues), stop_gradient(rotated)
-    frozen = _Target(None if entropy is None else stop_gradient(log_scale), equality)
-    evaluate = _evaluator(eigenvalues, rotated, frozen)
+    change, p, q, shift, bound, log_scale, lift = broadcast(
+        (method.change(predicted.scale, old.scale), core),
+        *((x.scale, core) for x in (predicted, old)),
+        (shift, 1),
+        *((x, 0) for x in (bound, log_scale, lift)),
+    )
     limit = stop_gradient(bound)
-    one = xp.ones_like(limit)
-    at_one, _ = evaluate(one)
+    axes = (..., *(None,) * core)
+
+    log_k, held = Target(None if entropy is None else lift, equality).log_k(0.0 * limit, old.dim)
+    inside = xp.where(held[axes], p * xp.exp(0.5 * log_k)[axes], p)
+    at_one = stop_gradient(kl_cov(predicted.with_scale(inside), old.with_scale(q)) + 0.5 * squared_norm(shift))
     outside = ~(at_one <= limit)  # so far outside that even the distance is not finite is outside too
     start = xp.clip(xp.sqrt(limit / xp.where(at_one > limit, at_one, 1e6 * limit)), 1e-3, 1.0)
-    root = increasing_root(evaluate, limit, start=start, active=outside)
+    target = Target(None if entropy is None else log_scale, equality)
+    problem = _Problem(change, shift, bound, target, outside, start)
 
-    # One Newton step on the returned factor's own KL: polishes the value and carries the derivative of x.
-    value = terms(root, excess, shift, target).kl
-    slope = evaluate(root)[1] / root
-    x = xp.where(outside, first_order(root - (value - bound) / xp.where(outside, slope, one)), one)
-    found = terms(x, excess, shift, target)
+    root, unit, slope, cond = _root(problem, method)
+    if method is FULL and any_true(outside & ~(cond <= ILL_CONDITIONED)):
+        method = FINE
+        root, unit, slope, _ = _root(problem, method)
+    found = _answer(problem, method, root, unit, slope)
 
-    moved = outside | found.held
-    axis = moved[..., None]
-    mean = xp.where(outside[..., None], old.mean + _unwhiten(q, found.mean, diag), predicted.mean)
-    scale = q * found.factor if diag else q @ found.factor
-    scale = xp.where(axis if diag else axis[..., None], scale, p)
-    projected = DiagGaussian(mean, scale) if diag else FullGaussian(mean, scale)
-    return Solution(projected, 1.0 / x - 1.0, (found.k - 1.0) / x)
-
-
-class _Terms(NamedTuple):
-    """What the solution is made of at a given x."""
-
-    kl: Array
-    factor: Array
-    mean: Array
-    k: Array
-    held: Array
-
-
-def _rotate(excess: Array, shift: Array) -> tuple[Array, Array]:
-    """Eigenvalues of A and the shift in its eigenbasis; never differentiated."""
-    eigenvalues, basis = namespace(excess).linalg.eigh(stop_gradient(excess))
-    return eigenvalues, apply(basis.mT, stop_gradient(shift))
-
-
-def _diag_terms(x: Array, excess: Array, shift: Array, target: _Target) -> _Terms:
-    xp = namespace(excess)
-    u = x[..., None] * excess
-    log_k, held = target.log_k(xp.sum(xp.log1p(u), axis=-1), excess.shape[-1])
-    half = 0.5 * (log_k[..., None] - xp.log1p(u))
-    grown = xp.expm1(half)
-    mean = shift * (x[..., None] + u) / (1.0 + u)
-    kl = xp.sum(0.5 * grown * grown + grown - half + 0.5 * mean * mean, axis=-1)
-    return _Terms(kl, xp.exp(half), mean, xp.exp(log_k), held)
-
-
-def _full_terms(x: Array, excess: Array, shift: Array, target: _Target) -> _Terms:
-    xp = namespace(excess)
-    precision = identity_like(excess) + x[..., None, None] * xp.flip(excess, axis=(-2, -1))
-    factor = xp.flip(cholesky_inverse_factor(precision).mT, axis=(-2, -1))  # WWᵀ = Q⁻¹, W lower triangular
-    log_k, held = target.log_k(-2.0 * xp.sum(xp.log(diagonal(factor)), axis=-1), excess.shape[-1])
-    mean = x[..., None] * apply(factor, apply(factor.mT, shift + apply(excess, shift)))
-    factor = factor * xp.exp(0.5 * log_k)[..., None, None]
-    return _Terms(kl_of_factor(factor) + 0.5 * squared_norm(mean), factor, mean, xp.exp(log_k), held)
-
-
-def _unwhiten(q: Array, v: Array, diag: bool) -> Array:
-    return q * v if diag else apply(q, v)
+    mean = xp.where(outside[..., None], old.mean + method.unwhiten(q, found.mean), predicted.mean)
+    factor = q * found.factor if diag else q @ found.factor
+    projected = predicted.with_scale(xp.where(outside[axes], factor, inside))._replace(mean=mean)
+    multiplier = xp.where(outside, found.multiplier, 0.0 * limit)
+    log_k = xp.where(outside, found.log_k, log_k)
+    return Solution(projected, multiplier, xp.expm1(log_k) * (1.0 + multiplier))
