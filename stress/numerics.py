@@ -41,7 +41,7 @@ from cases import CASES, KINDS, Case
 
 ENTROPY_BAR = 1e-9  # of max(1, |β|)
 DIMENSIONS = {1: 0.2, 2: 0.25, 3: 0.25, 5: 0.15, 8: 0.1, 17: 0.04, 32: 0.008, 64: 0.002}
-JAX_DIMENSIONS = {2: 0.5, 3: 0.3, 8: 0.2}  # each shape is compiled
+JAX_DIMENSIONS = {2: 0.6, 8: 0.4}  # each shape is compiled, so there are few
 SHARES = {("torch", "float64"): 0.7, ("jax", "float64"): 0.2, ("torch", "float32"): 0.05, ("jax", "float32"): 0.05}
 CONTROLS = ("min_entropy", "entropy", "min_entropy first", "entropy first")
 CONTROLLED = 0.2  # of the samples of a separate projection
@@ -114,12 +114,12 @@ class Tally:
 def settings(case: Case, kind: str, *, samples: int) -> Iterator[tuple[Setting, int]]:
     """Batches for one projection and one structure: what, and how many samples; batches of 0 and 1 among them."""
     for (framework, dtype), share in SHARES.items():
-        dimensions = DIMENSIONS if framework == "torch" else JAX_DIMENSIONS if dtype == "float64" else {3: 1.0}
+        dimensions = DIMENSIONS if framework == "torch" else JAX_DIMENSIONS if dtype == "float64" else {2: 1.0}
         for dim, part in dimensions.items():
             left = round(samples * share * part)
             size = min(batch_size(dim), max(left, 1))
             plain = Setting(case, kind, framework, dtype, dim)
-            if dim == 3:
+            if dim == 2 and dtype == "float64":
                 yield plain, 0
                 yield plain, 1
             for index in range(-(-left // size)):
@@ -127,7 +127,11 @@ def settings(case: Case, kind: str, *, samples: int) -> Iterator[tuple[Setting, 
                 if not case.joint and index % round(1 / CONTROLLED) == 1:
                     # JAX compiles each control: one for each projection is enough
                     which = CASES.index(case) if framework == "jax" else index // round(1 / CONTROLLED)
-                    control = CONTROLS[which % len(CONTROLS)] if framework == "torch" or dim == 3 else None
+                    control = (
+                        CONTROLS[which % len(CONTROLS)]
+                        if framework == "torch" or (dim, dtype) == (2, "float64")
+                        else None
+                    )
                 yield plain._replace(control=control), size
 
 
@@ -182,7 +186,7 @@ def main(argv: list[str] | None = None) -> int:
         raise SystemExit("numpy.longdouble is no finer than float64 on this machine: results could not be measured")
     torch.set_num_threads(1)
     jax.config.update("jax_enable_x64", True)
-    console, started = Console(), time.time()
+    console, started = Console(width=None if sys.stdout.isatty() else 180), time.time()
     results: dict[str, dict[str, Tally]] = {}
     bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,}"), TimeRemainingColumn())
     with Progress(*bar, console=console) as progress, np.errstate(all="ignore"):
