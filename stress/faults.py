@@ -208,7 +208,7 @@ def second_process(place: Path, rng: random.Random) -> Result:
 
 
 KINDS = {
-    "plain": (), "one action": ("Pendulum-v1",), "terminating": ("Hopper-v4",), "many inputs": ("Ant-v4",),
+    "plain": ("",), "one action": ("Pendulum-v1",), "terminating": ("Hopper-v4",), "many inputs": ("Ant-v4",),
     "own task": ("trpl/Reacher5Sparse-v0",), "one-step episodes": ("troubles:one-step-v0",),
     "full covariance": ("", "--covariance", "full"), "covariance per state": ("", "--contextual"),
     "full covariance per state": ("", "--covariance", "full", "--contextual"),
@@ -223,12 +223,12 @@ def methods(place: Path, rng: random.Random) -> Result:
     pairs = [(m, k) for m in METHODS for k in KINDS if not (m in PAPI and "--contextual" in KINDS[k])]
     problems = {}
     for method, kind in track(pairs, description="methods", transient=True):
-        env_id, *options = (*KINDS[kind], "")[: max(1, len(KINDS[kind]))]
+        env_id, *options = KINDS[kind]
         words = train_words(place / f"{method} {kind}", env_id=env_id or "troubles:point-v0", total_steps=64)
         words[1] = method
         if method == "trpo":
-            place_of = words.index("--policy-epochs")
-            del words[place_of : place_of + 2]
+            known = words.index("--policy-epochs")
+            del words[known : known + 2]
         ended = Child(*words, *options, log=place / "log.txt").wait()
         if ended.code or epochs_done(place / f"{method} {kind}") != 2:
             problems[f"{method}, {kind}"] = ended.said[-400:]

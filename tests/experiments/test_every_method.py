@@ -23,10 +23,10 @@ KINDS = {
 @pytest.fixture(autouse=True, scope="module")
 def compiled_in_haste():
     """Two thirds of the time goes into compiling what runs for milliseconds."""
-    before = jax.config.jax_disable_most_optimizations
     jax.config.update("jax_disable_most_optimizations", True)
     yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.clear_caches()
 
 
 def check_two_updates(config, folder):
