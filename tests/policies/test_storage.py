@@ -141,6 +141,8 @@ def test_a_signed_file_that_is_no_file_of_arrays_is_refused(tmp_path, data):
         ({"mean/weight": np.zeros((4, 1))}, "do not fit together"),
         ({"observation/shift": np.zeros(3)}, "do not fit together"),
         ({"std/raw": np.zeros(2)}, "do not fit together"),
+        ({"observation/scale": np.array([1.0, 0.0])}, "no statistics of observations"),
+        ({"observation/shift": np.array([1.0, -1e300])}, "no statistics of observations"),
         ({"std/raw": None, "std/weight": np.zeros((2, 1)), "std/bias": np.zeros(1)}, "do not fit together"),
         ({"std/raw": None, "chol/raw": np.zeros(2)}, "do not fit together"),
     ],

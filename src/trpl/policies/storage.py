@@ -26,6 +26,7 @@ from trpl.errors import CheckpointError
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 FILE_NAME = re.compile(r"\w+\.safetensors")
+LARGEST = 1e15  # of an observation: (x − shift)/scale stays within float32
 Arrays = dict[str, np.ndarray]
 
 
@@ -163,6 +164,9 @@ def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
         fits = fits and shapes[f"{spread}/raw"] == (numbers,)
     if not fits or 0 in (actions, shapes["observation/shift"][0]):
         return "its layers do not fit together"
+    shift, scale = np.abs(arrays["observation/shift"]), arrays["observation/scale"]
+    if not ((shift < LARGEST) & (scale > 1 / LARGEST) & (scale < LARGEST)).all():
+        return "its observation/shift and observation/scale are no statistics of observations"
     clip = meta.get("observation_clip", "missing")
     if clip is not None and not (type(clip) in (int, float) and 0 < clip < np.inf):
         return f"its observation_clip is {clip!r}"
