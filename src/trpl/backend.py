@@ -145,6 +145,15 @@ def cholesky(a: Array) -> Array:
     return np.linalg.cholesky(a)
 
 
+def triangular_part(a: Array) -> Array:
+    """R of a reduced QR decomposition, without the cost of Q."""
+    if is_torch(a):
+        import torch
+
+        return torch.linalg.qr(a, mode="r")[1]
+    return namespace(a).linalg.qr(a, mode="r")
+
+
 def any_true(mask: Array) -> bool:
     """Whether any entry holds; True where that cannot be known yet (compiled or batched code)."""
     return bool(mask.any()) if has_values(mask) else True

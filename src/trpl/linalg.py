@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trpl.backend import Rule, cholesky, is_torch, namespace, solve_triangular
+from trpl.backend import Rule, cholesky, is_torch, namespace, solve_triangular, triangular_part
 
 Array = Any
 
@@ -97,12 +97,7 @@ def _positive_lower(upper: Array) -> Array:
 
 
 def _gram_factor_forward(b: Array) -> tuple[Array]:
-    return (_positive_lower(_qr_r(b.mT)),)
-
-
-def _qr_r(a: Array) -> Array:
-    """R of a reduced QR decomposition."""
-    return namespace(a).linalg.qr(a)[1]
+    return (_positive_lower(triangular_part(b.mT)),)
 
 
 def _gram_factor_backward(inputs: tuple, outputs: tuple, cotangent: Array, _needed: Any) -> tuple[Array]:
@@ -120,7 +115,7 @@ def _interpolated_forward(weight: Array, p: Array, q: Array) -> tuple[Array]:
     xp = namespace(p)
     w = weight[..., None, None]
     stacked = xp.concat(xp.broadcast_arrays(xp.sqrt(1.0 - w) * q, xp.sqrt(w) * p), axis=-1)
-    return (_positive_lower(_qr_r(stacked.mT)),)
+    return (_positive_lower(triangular_part(stacked.mT)),)
 
 
 def _interpolated_backward(inputs: tuple, outputs: tuple, cotangent: Array, _needed: Any) -> tuple[Array, Array, Array]:

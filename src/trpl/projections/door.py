@@ -207,17 +207,19 @@ def _field(p: Gaussian) -> str:
 
 
 def check_result(projected: Gaussian) -> None:
-    """A result that is not finite is an error, never handed on."""
-    if not has_values(projected.mean, projected.scale):
+    """A result that is not finite, or a scale that is not positive, is an error, never handed on."""
+    if not has_values(projected.mean, projected.scale) or 0 in projected.mean.shape:
         return
     with reading(projected.mean):
         p = projected.detached()
         xp = namespace(p.mean)
-        if math.isfinite(xp.sum(p.mean) + xp.sum(p.scale)):
+        smallest = xp.min(p.scale if isinstance(p, DiagGaussian) else diagonal(p.scale))
+        if smallest > 0.0 and math.isfinite(xp.sum(p.mean) + xp.sum(p.scale)):
             return
-        finite = bool(xp.all(xp.isfinite(p.mean)) & xp.all(xp.isfinite(p.scale)))
-    if not finite:
+        sound = bool((smallest > 0.0) & xp.all(xp.isfinite(p.mean)) & xp.all(xp.isfinite(p.scale)))
+    if not sound:
         raise ConvergenceError(
-            "the projection is not finite: the covariances are too ill-conditioned, or the entropy target too far, for "
-            f"{_dtype(p.mean)}; use float64, a smaller bound, or better conditioned covariances"
+            "the projection is not finite, or its covariance singular: the covariances are too ill-conditioned, or the "
+            f"entropy target too far, for {_dtype(p.mean)}; use float64, a smaller bound, or better conditioned "
+            "covariances"
         )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from trpl.backend import namespace, solve_triangular, stop_gradient
+from trpl.errors import ConvergenceError
 from trpl.linalg import (
     apply,
     cholesky_inverse_factor,
@@ -175,7 +176,15 @@ def _cholesky_terms(t: Array, unit: Array, change: Array, shift: Array, target: 
 def _singular_spectrum(change: Array, shift: Array) -> Spectrum:
     """From singular values of V: the smallest are precise to the rounding of the largest, not to that of its square."""
     xp = namespace(change)
-    _, ratio, basis = xp.linalg.svd(identity_like(change) + change, full_matrices=False)
+    matrix = identity_like(change) + change
+    try:
+        _, ratio, basis = xp.linalg.svd(matrix, full_matrices=False)
+    except RuntimeError:  # LAPACK gives up on a rare matrix with equal singular values, not on its transpose
+        try:
+            turned, ratio, _ = xp.linalg.svd(matrix.mT, full_matrices=False)
+        except RuntimeError as error:
+            raise ConvergenceError("the singular values of a pair of policies could not be found") from error
+        basis = turned.mT
     return Spectrum(ratio * ratio, (ratio - 1.0) * (ratio + 1.0), apply(basis, shift))
 
 

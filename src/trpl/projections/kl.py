@@ -15,6 +15,7 @@ surface: x moves so as to remove the rest. Then with Y = L_p⁻¹L̃ and Z = L_p
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from trpl.backend import Rule, any_true, namespace, solve_triangular, stop_gradient, unless_none, when_any
@@ -24,6 +25,7 @@ from trpl.linalg import (
     cholesky_inverse_factor,
     diagonal,
     identity_like,
+    interpolated_factor,
     lower_mask,
     squared_frobenius,
     squared_norm,
@@ -37,6 +39,8 @@ Array = Any
 
 ACCURACY = 1e-10
 """Relative error of the KL that is left alone, where rounding would allow less."""
+LARGEST_ORDINARY = 3.0
+"""Up to here the condition number of P stays below e^(2ε + 1)(2ε + 3) ≈ 1e4, whatever the policies."""
 
 
 def twice_kl_of_excess(u: Array) -> tuple[Array, Array]:
@@ -86,7 +90,11 @@ def excess_precision(p: Array, q: Array, *, diag: bool) -> Array:
     """A = VᵀV − I with V = L_p⁻¹L_q, from the difference of the factors so that close ones keep their digits."""
     if diag:
         return (q - p) * (q + p) / (p * p)
-    change = solve_triangular(p, q - p)
+    return excess_of_change(solve_triangular(p, q - p))
+
+
+def excess_of_change(change: Array) -> Array:
+    """VᵀV − I from V − I."""
     return change + change.mT + change.mT @ change
 
 
@@ -146,12 +154,18 @@ def _full_forward(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Arr
 
 
 def _whitened_projection(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, Array]:
-    """W and x: x from A's series or eigenvalues, then polished on the KL of the factor itself.
+    """W and x; wide regions, in which P can be ill-conditioned, go a way that never squares a condition number."""
+    change = solve_triangular(p, q - p)
+    return when_any(outside & (bound > LARGEST_ORDINARY), _finely, _ordinarily, change, bound, outside)
 
-    The factor is the lower triangular one: with rows and columns in reverse order, P = CCᵀ, and W is C⁻ᵀ back in order.
+
+def _ordinarily(change: Array, bound: Array, outside: Array) -> tuple[Array, Array]:
+    """x from A's series or eigenvalues, W from a Cholesky factor of P(x).
+
+    It is the lower triangular one: with rows and columns in reverse order, P = CCᵀ, and W is C⁻ᵀ back in order.
     """
-    xp = namespace(p)
-    excess = xp.flip(excess_precision(p, q, diag=False), axis=(-2, -1))
+    xp = namespace(change)
+    excess = xp.flip(excess_of_change(change), axis=(-2, -1))
     x = when_any(
         outside & (bound > LARGEST_BOUND),
         lambda excess, bound, outside: kl_root(xp.linalg.eigvalsh(excess), bound, outside),
@@ -160,8 +174,31 @@ def _whitened_projection(p: Array, q: Array, bound: Array, outside: Array) -> tu
     )
 
     def factor_at(x: Array) -> Array:
-        inverse = cholesky_inverse_factor(identity_like(p) + x[..., None, None] * excess)
+        inverse = cholesky_inverse_factor(identity_like(excess) + x[..., None, None] * excess)
         return xp.flip(inverse.mT, axis=(-2, -1))
+
+    return _polished(factor_at, x, bound, outside)
+
+
+def _finely(change: Array, bound: Array, outside: Array) -> tuple[Array, Array]:
+    """x from singular values of V, W from a QR decomposition that stands for P(x) = (1 − x)I + xVᵀV."""
+    xp = namespace(change)
+    one = identity_like(change)
+    ratio = one + change
+    singular = xp.linalg.svdvals(ratio)
+    x = xp.clip(kl_root((singular - 1.0) * (singular + 1.0), bound, outside), None, 1.0)  # rounding may pass 1
+    reverse = xp.flip(ratio.mT, axis=(-2, -1))
+
+    def factor_at(x: Array) -> Array:
+        bracket = interpolated_factor.forward(x, reverse, one)[0]
+        return xp.flip(solve_triangular(bracket, xp.broadcast_to(one, bracket.shape)).mT, axis=(-2, -1))
+
+    return _polished(factor_at, x, bound, outside)
+
+
+def _polished(factor_at: Callable[[Array], Array], x: Array, bound: Array, outside: Array) -> tuple[Array, Array]:
+    """W at x, moved by a Newton step on the KL of W itself where that misses the bound."""
+    xp = namespace(x)
 
     def polish(x: Array, factor: Array, residual: Array) -> tuple[Array, Array]:
         slope = squared_frobenius(_normal(factor)) / (2.0 * x)
@@ -171,7 +208,7 @@ def _whitened_projection(p: Array, q: Array, bound: Array, outside: Array) -> tu
 
     factor = factor_at(x)
     residual = kl_of_factor(factor) - bound
-    rounding = 100.0 * math.sqrt(p.shape[-1]) * xp.finfo(p.dtype).eps * xp.sqrt(bound)
+    rounding = 100.0 * math.sqrt(factor.shape[-1]) * xp.finfo(x.dtype).eps * xp.sqrt(bound)
     rough = outside & ~(xp.abs(residual) <= xp.maximum(rounding, ACCURACY * bound))
     return when_any(rough, polish, lambda x, factor, residual: (factor, x), x, factor, residual)
 
