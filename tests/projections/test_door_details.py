@@ -1,0 +1,67 @@
+"""Details of the door that mutation testing found unwatched: what messages say, and tracing of one part alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from cases import CASES, SEPARATE
+from frameworks import Jax, Torch, policies
+from generators import gentle_pair
+from trpl import DiagGaussian
+
+KL, JOINT = CASES[0], next(case for case in CASES if case.joint)
+
+
+def test_the_message_shows_the_bad_bound_and_not_a_good_one():
+    predicted, old = policies(Torch(), gentle_pair("diag"))
+    bounds = torch.tensor([1.0, 2.0, -3.0, 4.0, 5.0, 6.0], dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"cov_bound must be positive and finite as float64; got .*-3\.0.* among 6"):
+        KL.make(Torch())(predicted, old, cov_bound=bounds)
+
+
+def test_the_message_counts_the_states_out_of_reach_and_shows_the_tightest_limit():
+    old = DiagGaussian(torch.zeros(3, 1), torch.tensor([[1.0], [2.0], [4.0]]))
+    present = 0.5 * np.log(2 * np.pi * np.e) + np.log([1.0, 2.0, 4.0])
+    layer = JOINT.make(Torch(), 1e-6)  # entropies within 1e-3 of 1.4189, 2.1121, 2.8052
+    target = torch.tensor([present[0] + 1.0, present[1] + 1.0, present[2]], dtype=torch.float32)
+    with pytest.raises(ValueError, match=r"in 2 states: the entropy there can be at most 1\.419"):
+        layer(old, old, min_entropy=target)
+    target = torch.tensor([present[0] - 1.0, present[1] - 1.0, present[2]], dtype=torch.float32)
+    with pytest.raises(ValueError, match=r"in 2 states: the entropy there can be at least 2\.804"):
+        layer(old, old, entropy=target)
+
+
+@pytest.mark.parametrize("case", SEPARATE, ids=str)
+def test_an_audit_refuses_what_the_projection_refuses(case):
+    predicted, old = policies(Torch(), gentle_pair("diag"))
+    for name in ("mean_bound", "cov_bound"):
+        with pytest.raises(ValueError, match=f"{name} must be positive"):
+            case.make(Torch()).audit(predicted, predicted, old, **{name: -1.0})
+
+
+def test_numpy_arrays_are_named_in_the_message():
+    one, _ = policies(Torch(), gentle_pair("diag"))
+    other = DiagGaussian(*(x.numpy() for x in one))
+    with pytest.raises(ValueError, match="PyTorch arrays and old NumPy arrays"):
+        KL.make(Torch())(one, other)
+
+
+@pytest.mark.usefixtures("x64")
+def test_any_part_alone_may_be_traced():
+    """A constant beside a traced part has values; the pair as a whole has none."""
+    predicted, old = policies(Jax(), gentle_pair("diag"))
+    for case, options in ((KL, {}), (JOINT, {"min_entropy": -1.0})):
+        layer = case.make(Jax())
+        expected = layer(predicted, old, **options)
+        for i, name in enumerate(("mean", "std")):
+            for which in (0, 1):
+
+                def call(x, which=which, name=name, layer=layer, options=options):
+                    pair = [predicted, old]
+                    pair[which] = pair[which]._replace(**{name: x})
+                    return layer(*pair, **options)
+
+                found = jax.jit(call)((predicted, old)[which][i])
+                assert all(jnp.allclose(a, b, rtol=1e-9) for a, b in zip(found, expected, strict=True))
