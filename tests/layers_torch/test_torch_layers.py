@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cases import CASES, KINDS, SEPARATE
 from frameworks import TYPES, Torch, policies
 from generators import gentle_pair
-from trpl import DiagGaussian, FullGaussian
+from trpl import ConvergenceError, DiagGaussian, FullGaussian
 from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 
 framework = Torch()
@@ -305,3 +305,12 @@ def test_cuda_agrees_with_cpu(case, kind, cuda):
     for one, other in zip(found, expected, strict=True):
         assert one.device.type == "cuda"
         torch.testing.assert_close(one.cpu(), other, rtol=1e-9, atol=1e-11)
+
+
+def test_a_failed_decomposition_has_a_name():
+    """With checks off NaN reaches LAPACK, which raises its own error there."""
+    eye = torch.eye(3, dtype=torch.float64).expand(2, 3, 3)
+    predicted = FullGaussian(torch.zeros(2, 3, dtype=torch.float64), eye * torch.nan)
+    old = FullGaussian(torch.ones(2, 3, dtype=torch.float64), eye)
+    with pytest.raises(ConvergenceError, match="decomposition failed"):
+        WassersteinProjection(0.1, 0.1, form="exact", check=False)(predicted, old)

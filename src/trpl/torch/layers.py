@@ -7,12 +7,14 @@ loops; under `torch.compile` and `torch.func.vmap` there is none anyway, because
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from trpl.errors import ConvergenceError
 from trpl.gaussians.distances import Form
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
 from trpl.projections import layer as core
@@ -35,6 +37,18 @@ def _hold(module: nn.Module, name: str, value: Bound | None) -> None:
 def _like(projected: Gaussian, predicted: Policy) -> Any:
     """The result as what the caller handed in."""
     return projected if isinstance(predicted, DiagGaussian | FullGaussian) else to_distribution(projected)
+
+
+def _named(project: Callable[..., Any], *policies: Any, **options: Any) -> Any:
+    """`project(...)`; a decomposition that PyTorch gives up on is an error of ours, in the caller's words."""
+    if torch.compiler.is_compiling():
+        return project(*policies, **options)
+    try:
+        return project(*policies, **options)
+    except torch.linalg.LinAlgError as error:
+        raise ConvergenceError(
+            f"a decomposition failed: the covariances are too ill-conditioned, or not finite ({error})"
+        ) from error
 
 
 class _Separate(nn.Module):
@@ -62,7 +76,8 @@ class _Separate(nn.Module):
         entropy: Bound | None = None,
     ) -> Any:
         """The predicted policy inside the trust region around the old one; bounds given here replace the layer's."""
-        projected = core.project(
+        projected = _named(
+            core.project,
             self.region,
             from_distribution(predicted, "predicted"),
             from_distribution(old, "old"),
@@ -174,7 +189,8 @@ class JointKLProjection(nn.Module):
         entropy: Bound | None = None,
     ) -> Any:
         """The nearest policy within the bound that meets the entropy; arguments replace the layer's."""
-        solution = core.project_jointly(
+        solution = _named(
+            core.project_jointly,
             from_distribution(predicted, "predicted"),
             from_distribution(old, "old"),
             bound=self.bound if bound is None else bound,
