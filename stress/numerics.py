@@ -5,8 +5,12 @@
 The pairs are those of `hard_gaussians` (variances 1e-12 to 1e12, condition numbers to 1e12, means 1e8 apart, bounds
 1e-12 to 1e6, dimensions 1 to 64), half of them diagonal and half full, most in float64 and some in float32, some with
 entropy control before or after. Distances of the results are measured in extended precision by `measuring`, without the
-package. The program ends with 1 if the bar is missed: in float64 no bound exceeded by more than 1e-6 of it, or by more
-than rounding of the result itself allows; no value and no gradient that is not finite, unless a named error says so.
+package.
+
+The program ends with 1 if the bar is missed. In float64: no bound missed by more than 1e-6 of it where rounding of the
+stored result changes its distance by less than that, and elsewhere ("unresolvable", counted) by no more than 64 times
+what one rounding allows, the length of the longest sum; no value or gradient that is not finite. In float32: no value
+that is not finite without a named error; its distances and gradients are shown and have no bar.
 
 One core and one thread. The same seed gives the same samples.
 """
@@ -26,6 +30,9 @@ from pathlib import Path
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[name] = "1"
+if __name__ == "__main__" and hasattr(os, "sched_setaffinity"):
+    # Also because batched LAPACK calls of jaxlib wait in the pool they run in: two at once can lock a pool of two.
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tests")]
 
 import jax
@@ -39,6 +46,7 @@ from trials import Rows, Setting, draw, run
 
 from cases import CASES, KINDS, Case
 
+LONGEST_SUM = 64.0  # terms; each may bring one more rounding
 ENTROPY_BAR = 1e-9  # of max(1, |β|)
 DIMENSIONS = {1: 0.2, 2: 0.25, 3: 0.25, 5: 0.15, 8: 0.1, 17: 0.04, 32: 0.008, 64: 0.002}
 JAX_DIMENSIONS = {2: 0.6, 8: 0.4}  # each shape is compiled, so there are few
@@ -104,7 +112,7 @@ class Tally:
             found.append(f"bound exceeded by {self.violation:.1e} of it")
         if not self.shortfall <= BAR:
             found.append(f"short of the bound by {self.shortfall:.1e} of it")
-        if not self.times_limit <= 64.0:
+        if not self.times_limit <= LONGEST_SUM:
             found.append(f"bound exceeded by {self.times_limit:.1f} times what rounding allows")
         if not self.entropy_error <= ENTROPY_BAR:
             found.append(f"entropy missed by {self.entropy_error:.1e}")

@@ -6,8 +6,10 @@
 import sys
 from pathlib import Path
 
+import array_api_compat.torch
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +22,7 @@ import trials
 
 from cases import CASES, KINDS
 from generators import Pair
+from trpl import ConvergenceError
 
 pytestmark = pytest.mark.usefixtures("x64")
 BATCH = 32
@@ -77,6 +80,32 @@ def test_a_wide_prediction_held_to_an_entropy():
     rows = trials.run(setting, pair, {"bound": bound, "entropy": target}, seed=[0])
     assert rows.violation.max() < 1e-12
     assert rows.entropy_error.max() < 1e-12
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_singular_value_decomposition_that_gives_up(monkeypatch, failures):
+    """PyTorch raises an error of its own where LAPACK gives up, which it does for one in a million of the pairs."""
+    case = next(c for c in CASES if c.entropy == "entropy")
+    setting = trials.Setting(case, "full", "torch", "float64", 3)
+    pair, options = trials.draw(setting, BATCH, [7])
+    weights = tuple(np.ones_like(x) for x in (pair.mean, pair.scale))
+    expected, _ = trials.value_and_gradients(setting, pair, options, weights, check=True)
+    calls, svd = [], torch.linalg.svd
+
+    def gives_up(matrix, **how):
+        calls.append(matrix)
+        if len(calls) <= failures:
+            raise torch.linalg.LinAlgError("linalg.svd: The algorithm failed to converge")
+        return svd(matrix, **how)
+
+    monkeypatch.setattr(array_api_compat.torch.linalg, "svd", gives_up)
+    if failures == 2:
+        with pytest.raises(ConvergenceError, match="singular values"):
+            trials.value_and_gradients(setting, pair, options, weights, check=True)
+        return
+    found, _ = trials.value_and_gradients(setting, pair, options, weights, check=True)
+    assert len(calls) == 2
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-6, atol=1e-12)
 
 
 def test_the_pairs_are_as_hard_as_they_are_said_to_be():
