@@ -94,3 +94,13 @@ def test_kl_root_from_any_eigenvalues(eigenvalues, bound):
         assert reached == pytest.approx(bound, rel=1e-9 + 1e-15 * float(np.max(1 / (1 + u))) ** 2 / bound)
     else:
         assert float(x) == 1.0
+
+
+@pytest.mark.parametrize("bound", [3.0, 30.0, 3e3, 3e5, 1e6])
+def test_wide_regions_have_a_root_too(bound):
+    """A prediction a million times wider than the old policy, in one direction or in one of three."""
+    values = torch.tensor([[-1.0 + 1e-13] * 3, [-1.0 + 1e-13, 5.0, 1e6]], dtype=torch.float64)
+    limit = torch.full((2,), bound, dtype=torch.float64)
+    x = kl_root(values, limit, torch.ones(2, dtype=torch.bool))
+    found = twice_kl_of_excess(x[:, None] * values)[0]
+    assert torch.allclose(found, 2 * limit, rtol=1e-8, atol=0.0)

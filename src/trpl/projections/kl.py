@@ -70,7 +70,8 @@ def _start(eigenvalues: Array, bound: Array, outside: Array) -> Array:
     norm = xp.sum(squares, axis=-1)
     root = 2.0 * xp.sqrt(bound)
     near = root / xp.sqrt(norm)
-    near = near * xp.exp((2.0 / 3.0) * near * xp.sum(squares * eigenvalues, axis=-1) / norm)
+    correction = (2.0 / 3.0) * near * xp.sum(squares * eigenvalues, axis=-1) / norm
+    near = near * xp.exp(xp.clip(correction, -1.0, 1.0))
     excess = root + (4.0 / 3.0) * bound
     most = excess / ((1.0 + excess) * xp.clip(-xp.min(eigenvalues, axis=-1), tiny, None))
     return xp.where(outside, xp.clip(xp.minimum(near, most), None, 1.0), xp.ones_like(near))
