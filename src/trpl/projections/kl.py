@@ -67,7 +67,7 @@ def _start(eigenvalues: Array, bound: Array, outside: Array) -> Array:
     xp = namespace(eigenvalues)
     tiny = xp.finfo(eigenvalues.dtype).smallest_normal
     squares = eigenvalues * eigenvalues
-    norm = xp.sum(squares, axis=-1)
+    norm = xp.clip(xp.sum(squares, axis=-1), None, xp.finfo(squares.dtype).max)  # may overflow in float32
     root = 2.0 * xp.sqrt(bound)
     near = root / xp.sqrt(norm)
     correction = (2.0 / 3.0) * near * xp.sum(squares * eigenvalues, axis=-1) / norm
