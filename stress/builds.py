@@ -3,8 +3,8 @@
     python stress/builds.py [--extra NAME ...] [--out FILE.json]
 
 An environment is made, filled by `pip install "trpl[extra]"` under constraints.txt, asked what it holds, put to work
-and thrown away. The programs and what must not be there are those of the tests (tests/building.py). Exit code 1 when an
-extra does not install, does not run, or brings a framework that is not its own.
+and thrown away. The programs and what must not be there are those of the tests (tests/installing.py). Exit code 1 when
+an extra does not install, does not run, or brings a framework that is not its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from building import EXTRAS, ROOT, UNUSUAL, build, program, sample_run, snapshot
+from installing import EXTRAS, ROOT, UNUSUAL, build, program, sample_run, snapshot
 
 
 class Installed(NamedTuple):

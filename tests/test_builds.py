@@ -15,7 +15,7 @@ from email.parser import Parser
 import pytest
 
 import trpl
-from building import (
+from installing import (
     EXTRAS,
     ROOT,
     UNUSUAL,

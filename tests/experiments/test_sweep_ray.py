@@ -15,7 +15,7 @@ from trpl.experiments.run import train
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed: pip install 'trpl[ray]'", allow_module_level=True)
 
-NUM_EPOCHS = 300  # some ten seconds, so that a node's death is noticed before its run is done
+NUM_EPOCHS = 900  # half a minute, so that a node's death is noticed before its run is done
 
 # A process of its own, since Ray forks and JAX, which other tests have imported here, warns about that. It prints the
 # cluster's address, kills the second node when told to, and takes the cluster down when its input ends.
