@@ -45,7 +45,7 @@ def _named(project: Callable[..., Any], *policies: Any, **options: Any) -> Any:
         return project(*policies, **options)
     try:
         return project(*policies, **options)
-    except torch.linalg.LinAlgError as error:
+    except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
         raise ConvergenceError(
             f"a decomposition failed: the covariances are too ill-conditioned, or not finite ({error})"
         ) from error
