@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from trpl import FullGaussian, kl_parts
 from trpl.projections.kl import kl_root
 from trpl.projections.series import LARGEST_BOUND, _polynomial, _power_traces, series_root
+from trpl.torch import KLProjection
 
 RNG = np.random.default_rng(12)
 
@@ -56,3 +58,16 @@ def test_equal_policies_ask_for_nothing():
     none = torch.zeros(2, dtype=torch.bool)
     found = series_root(torch.zeros(2, 3, 3, dtype=torch.float64), torch.full((2,), 1e-3, dtype=torch.float64), none)
     assert found.tolist() == [1.0, 1.0]
+
+
+def test_what_the_series_leaves_is_polished():
+    """At the largest bound the series alone misses the KL by up to 1e-7 of it; the projection does not."""
+    mean = torch.zeros(500, 2, dtype=torch.float64)
+    predicted, old = (
+        FullGaussian(mean, torch.linalg.cholesky(symmetric(10.0 ** RNG.uniform(-1.0, 1.0, size=(500, 2)))))
+        for _ in range(2)
+    )
+    projected = KLProjection(1.0, LARGEST_BOUND)(predicted, old)
+    assert bool((kl_parts(predicted, old).cov > LARGEST_BOUND).all())
+    error = kl_parts(projected, old).cov / LARGEST_BOUND - 1.0
+    assert float(error.abs().max()) < 2e-10

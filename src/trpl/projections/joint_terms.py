@@ -22,7 +22,7 @@ from trpl.linalg import (
     squared_frobenius,
     squared_norm,
 )
-from trpl.projections.kl import kl_of_factor
+from trpl.projections.kl import excess_of_change, kl_of_factor
 
 Array = Any
 
@@ -145,14 +145,9 @@ def _diag_terms(t: Array, unit: Array, change: Array, shift: Array, target: Targ
     return Terms(kl, xp.exp(half), mean, log_k, held)
 
 
-def _excess(change: Array) -> Array:
-    """Λ − I = VᵀV − I from V − I."""
-    return change + change.mT + change.mT @ change
-
-
 def _eigen_spectrum(change: Array, shift: Array) -> Spectrum:
     xp = namespace(change)
-    excess, basis = xp.linalg.eigh(_excess(change))
+    excess, basis = xp.linalg.eigh(excess_of_change(change))
     precision = xp.clip(1.0 + excess, xp.finfo(excess.dtype).smallest_normal, None)
     return Spectrum(precision, excess, apply(basis.mT, shift))
 
@@ -161,7 +156,7 @@ def _cholesky_terms(t: Array, unit: Array, change: Array, shift: Array, target: 
     """Rows and columns are in reverse order in between, so that W, WWᵀ = Q⁻¹, is lower triangular."""
     xp = namespace(change)
     one, s = identity_like(change), unit[..., None, None]
-    excess = _excess(change)
+    excess = excess_of_change(change)
     if target.equality:
         excess = (excess + (1.0 - s) * one) / s
     factor = xp.flip(

@@ -87,11 +87,9 @@ def kl_root(eigenvalues: Array, bound: Array, outside: Array) -> Array:
     )
 
 
-def excess_precision(p: Array, q: Array, *, diag: bool) -> Array:
-    """A = VᵀV − I with V = L_p⁻¹L_q, from the difference of the factors so that close ones keep their digits."""
-    if diag:
-        return (q - p) * (q + p) / (p * p)
-    return excess_of_change(solve_triangular(p, q - p))
+def diag_excess(p: Array, q: Array) -> Array:
+    """A = q²/p² − 1 of standard deviations, from their difference so that close ones keep their digits."""
+    return (q - p) * (q + p) / (p * p)
 
 
 def excess_of_change(change: Array) -> Array:
@@ -186,8 +184,7 @@ def _finely(change: Array, bound: Array, outside: Array) -> tuple[Array, Array]:
     xp = namespace(change)
     one = identity_like(change)
     ratio = one + change
-    singular = xp.linalg.svdvals(ratio)
-    x = xp.clip(kl_root((singular - 1.0) * (singular + 1.0), bound, outside), None, 1.0)  # rounding may pass 1
+    x = xp.clip(kl_root(_singular_excess(change), bound, outside), None, 1.0)  # rounding may pass 1
     reverse = xp.flip(ratio.mT, axis=(-2, -1))
 
     def factor_at(x: Array) -> Array:
@@ -195,6 +192,12 @@ def _finely(change: Array, bound: Array, outside: Array) -> tuple[Array, Array]:
         return xp.flip(solve_triangular(bracket, xp.broadcast_to(one, bracket.shape)).mT, axis=(-2, -1))
 
     return _polished(factor_at, x, bound, outside)
+
+
+def _singular_excess(change: Array) -> Array:
+    """The eigenvalues of A from V − I: (σ − 1)(σ + 1) with the singular values σ of V."""
+    singular = namespace(change).linalg.svdvals(identity_like(change) + change)
+    return (singular - 1.0) * (singular + 1.0)
 
 
 def _polished(factor_at: Callable[[Array], Array], x: Array, bound: Array, outside: Array) -> tuple[Array, Array]:
@@ -249,12 +252,17 @@ def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
 _project_full = Rule(_full_forward, _full_backward)
 
 
+def _beyond(excess: Array, bound: Array) -> Array:
+    """Where a diagonal covariance is further than ε, by the function whose root is sought."""
+    return ~(twice_kl_of_excess(excess)[0] <= 2.0 * bound)  # so wide that 1 + a rounds to 0 is outside too
+
+
 def project_cov(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
     """The scale with KL = ε to the old covariance where the predicted one is further; else that."""
     p, q, limit = predicted.detached(), old.detached(), stop_gradient(bound)
     if isinstance(predicted, DiagGaussian):
-        excess = excess_precision(p.scale, q.scale, diag=True)
-        outside = ~(twice_kl_of_excess(excess)[0] <= 2.0 * limit)  # so wide that 1 + a rounds to 0 is outside too
+        excess = diag_excess(p.scale, q.scale)
+        outside = _beyond(excess, limit)
         if not any_true(outside):
             return predicted.std
         return _project_diag(*align((predicted.std, 1), (old.scale, 1), (bound, 0), (excess, 1), (outside, 0)))
@@ -266,9 +274,12 @@ def project_cov(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
 
 def multiplier(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
     """η = 1/x − 1, and 0 where nothing is projected."""
-    outside = kl_cov(predicted, old) > bound
-    diag = isinstance(predicted, DiagGaussian)
-    excess = excess_precision(predicted.scale, old.scale, diag=diag)
-    eigenvalues = excess if diag else namespace(excess).linalg.eigvalsh(excess)
+    p, q = predicted.scale, old.scale
+    if isinstance(predicted, DiagGaussian):
+        eigenvalues = diag_excess(p, q)
+        outside = _beyond(eigenvalues, bound)
+    else:
+        eigenvalues = _singular_excess(solve_triangular(p, q - p))
+        outside = kl_cov(predicted, old) > bound
     eigenvalues, bound, outside = align((eigenvalues, 1), (bound, 0), (outside, 0))
     return 1.0 / kl_root(eigenvalues, bound, outside) - 1.0

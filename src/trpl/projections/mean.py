@@ -31,16 +31,15 @@ def shrinkage(distance: Array, bound: Array) -> Array:
 def _forward(
     mean: Array, old_mean: Array, scale: Array, bound: Array, whitened: Array, distance: Array
 ) -> tuple[Array, ...]:
-    xp = namespace(mean)
-    longest = xp.maximum(distance, bound)
-    weight = xp.sqrt(bound / longest)
+    weight = shrinkage(distance, bound)
     moved = old_mean + weight[..., None] * (mean - old_mean)
-    return xp.where((distance > bound)[..., None], moved, mean), weight, longest
+    return namespace(mean).where((distance > bound)[..., None], moved, mean), weight
 
 
 def _backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:
-    (mean, old_mean, scale, bound, whitened, distance), (_, weight, longest) = inputs, outputs
+    (mean, old_mean, scale, bound, whitened, distance), (_, weight) = inputs, outputs
     xp = namespace(mean)
+    longest = xp.maximum(distance, bound)  # of what is outside the distance; never 0
     diag = scale.ndim == mean.ndim
     outside = (distance > bound)[..., None]
     along = xp.sum((mean - old_mean) * cotangent, axis=-1) / longest
