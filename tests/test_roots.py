@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trpl.projections.kl import kl_root, twice_kl_of_excess
+from trpl.projections.kl import Width, kl_root, twice_kl_of_excess
 from trpl.roots import increasing_root
 
 
@@ -94,6 +94,39 @@ def test_kl_root_from_any_eigenvalues(eigenvalues, bound):
         assert reached == pytest.approx(bound, rel=1e-9 + 1e-15 * float(np.max(1 / (1 + u))) ** 2 / bound)
     else:
         assert float(x) == 1.0
+
+
+def spectra(rng, num, dim):
+    """Excess precisions of every size and both signs: alone, equal, or spread over twelve decades."""
+    top, spread = rng.uniform(-6, 30, size=(num, 1)), rng.choice([0.0, 1.0, 12.0], size=(num, 1))
+    size = 10 ** (top - spread * rng.random((num, dim)))
+    positive = rng.random((num, dim)) < rng.choice([0.0, 0.5, 1.0], size=(num, 1))
+    return np.where(positive, size, -size / (1.0 + size))
+
+
+@pytest.mark.parametrize(("dtype", "smallest", "tolerance"), [("float64", 1e-8, 1e-9), ("float32", 5e-5, 2e-4)])
+@pytest.mark.parametrize("dim", [1, 2, 17, 64])
+def test_narrow_regions_need_no_bracket(dim, dtype, smallest, tolerance):
+    """Four bare steps do, whatever the eigenvalues: compiled code makes no others."""
+    rng = np.random.default_rng(dim)
+    kind = getattr(torch, dtype)
+    values = torch.as_tensor(spectra(rng, 20_000, dim), dtype=kind).clip(-1.0 + torch.finfo(kind).eps)
+    bounds = torch.as_tensor(np.geomspace(smallest, Width.NARROW.value, len(values)), dtype=kind)
+    outside = twice_kl_of_excess(values)[0] > 2 * bounds * (1 + 1e-3)
+    x = kl_root(values, bounds, outside, Width.NARROW)
+    assert bool(((x > 0) & (x <= 1)).all())
+    assert bool((x[~outside] == 1.0).all())
+    reached = 0.5 * twice_kl_of_excess(x.double()[:, None] * values.double())[0]
+    assert float((reached / bounds.double() - 1.0)[outside].abs().max()) < tolerance
+
+
+def test_a_bound_too_small_for_its_type_stays_at_the_start():
+    """In float32 the KL of 1e-12 is all rounding; the first guess is the best there is."""
+    values = torch.tensor([[3.0, -0.5], [1e20, 2.0]])
+    bounds = torch.full((2,), 1e-12)
+    x = kl_root(values, bounds, torch.ones(2, dtype=torch.bool), Width.NARROW)
+    expected = 2e-6 / torch.tensor([np.hypot(3.0, 0.5), 1e20], dtype=torch.float64)
+    np.testing.assert_allclose(x.double(), expected, rtol=0.5)
 
 
 @pytest.mark.parametrize("bound", [3.0, 30.0, 3e3, 3e5, 1e6])

@@ -19,42 +19,56 @@ def residual_tolerance(x: Array) -> float:
 
 
 def increasing_root(
-    evaluate: Callable[[Array], tuple[Array, Array]], target: Array, *, start: Array, active: Array
+    evaluate: Callable[[Array], tuple[Array, Array]],
+    target: Array,
+    *,
+    start: Array,
+    active: Array,
+    tame: bool = False,
 ) -> Array:
     """x in (0, 1] with f(x) = target, for each entry that is `active`; the others stay at `start` and take no part.
 
     `evaluate(x)` gives f(x) and x·f′(x), f increasing with f(0) < target < f(1). Newton runs on √f − √target, nearly a
     straight line for distances, which are squares of something. A few bare steps do for ordinary inputs. What they
     leave is solved inside a bracket: a step that would leave it is replaced by its middle, on a logarithmic scale, so
-    no start and no curvature can make it stall.
+    no start and no curvature can make it stall. A caller who knows that the few steps are enough calls f `tame`.
     """
     xp = namespace(target)
     goal = xp.sqrt(target)
     tolerance = residual_tolerance(target) * goal
 
     def newton(x: Array) -> tuple[Array, Array]:
-        """The next x, and √f(x)."""
+        """The next x, and how much of √f is missing at this one."""
         value, slope = evaluate(x)
         root = xp.sqrt(value)
-        return x - 2.0 * x * (value - goal * root) / slope, root
+        missing = goal - root
+        return x + 2.0 * x * root * missing / slope, missing
 
     def bare(x: Array, unfinished: Array) -> tuple:
-        following, root = newton(x)
-        close = (xp.abs(root - goal) <= tolerance) & (following > 0.0)  # f may have a second root below 0
+        following, missing = newton(x)
+        close = (xp.abs(missing) <= tolerance) & (following > 0.0)
         return xp.where(unfinished, following, x), unfinished & ~close
 
     def bracketed(x: Array, low: Array, high: Array, unfinished: Array) -> tuple:
-        following, root = newton(x)
-        close, below = xp.abs(root - goal) <= tolerance, root < goal
+        following, missing = newton(x)
+        close, below = xp.abs(missing) <= tolerance, missing > 0.0
         low, high = xp.where(below, x, low), xp.where(below, high, x)
         middle = xp.where(low > 0.0, xp.sqrt(low * high), 0.1 * high)
         inside = close | ((following > low) & (following < high))
         x = xp.where(unfinished, xp.where(inside, following, middle), x)
         return x, low, high, unfinished & ~close
 
-    fast, unfinished = bare(xp.where(active, newton(start)[0], start), active)
+    second, missing = newton(newton(start)[0])
+    close = xp.abs(missing) <= tolerance
+    if not tame:
+        close = close & (second > 0.0)  # f may have a second root below 0
+    fast, unfinished = xp.where(active, second, start), active & ~close
     if not any_true(unfinished):
         return fast
+    if tame:
+        third = newton(fast)[0]
+        sound = active & (third > 0.0) & (third <= 1.0)
+        return xp.where(sound, third, xp.clip(start, None, 1.0))
     fast, unfinished = while_loop(lambda x, left: left, bare, (fast, unfinished), max_steps=FAST_STEPS - 2, unroll=True)
     state = (xp.where(unfinished, start, fast), xp.zeros_like(start), xp.ones_like(start), unfinished)
     return while_loop(lambda x, low, high, left: left, bracketed, state, max_steps=MAX_STEPS)[0]

@@ -87,3 +87,15 @@ def test_numpy_acts_as_the_network_predicts(covariance, contextual, hidden_sizes
         np.testing.assert_allclose(actor.sample(x[i], noise[i]), (gaussian.mean + step)[i], atol=5e-6)
         np.testing.assert_allclose(actor.mean(x[i]), gaussian.mean[i], atol=2e-6)
     assert actor.mean(x).dtype == np.float32
+
+
+@pytest.mark.parametrize("hidden_sizes", [(), (7, 5)])
+@pytest.mark.parametrize(("covariance", "contextual"), KINDS)
+def test_what_is_prepared_for_a_loop_samples_the_same(covariance, contextual, hidden_sizes):
+    _, weights = make(covariance, contextual, hidden_sizes)
+    actor, rng = Actor(weights), np.random.default_rng(1)
+    observations = rng.normal(size=(20, 4)).astype(np.float32)
+    noise = rng.normal(size=(20, 3)).astype(np.float32)
+    sample, rows = actor.prepared(noise)
+    found = [sample(observation, row) for observation, row in zip(observations, rows, strict=True)]
+    np.testing.assert_allclose(found, actor.sample(observations, noise), rtol=1e-5, atol=1e-5)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from trpl import FullGaussian, kl_parts
-from trpl.projections.kl import kl_root
-from trpl.projections.series import LARGEST_BOUND, _polynomial, _power_traces, series_root
+from trpl.projections.kl import Width, kl_root
+from trpl.projections.series import LARGEST_BOUND, _power_traces, _powers, series_root
 from trpl.torch import KLProjection
 
 RNG = np.random.default_rng(12)
@@ -49,9 +49,8 @@ def test_traces_of_powers():
         torch.testing.assert_close(trace, torch.tensor([(-0.3) ** k], dtype=torch.float64), rtol=1e-12, atol=0)
 
 
-def test_polynomial():
-    coefficients = [torch.tensor(c) for c in (3.0, -2.0, 5.0)]
-    assert float(_polynomial(coefficients, torch.tensor(2.0))) == 3.0 - 4.0 + 20.0
+def test_powers():
+    assert [float(power) for power in _powers(torch.tensor(-2.0))] == [(-2.0) ** k for k in range(2, 13)]
 
 
 def test_equal_policies_ask_for_nothing():
@@ -71,3 +70,27 @@ def test_what_the_series_leaves_is_polished():
     assert bool((kl_parts(predicted, old).cov > LARGEST_BOUND).all())
     error = kl_parts(projected, old).cov / LARGEST_BOUND - 1.0
     assert float(error.abs().max()) < 2e-10
+
+
+@pytest.mark.parametrize(
+    ("largest", "width"),
+    [(1e-3, "NARROW"), (LARGEST_BOUND, "NARROW"), (0.0051, "ORDINARY"), (3.0, "ORDINARY"), (3.01, "ANY")],
+)
+def test_width_of_a_number(largest, width):
+    assert Width.of(largest) is Width[width]
+    assert Width.of(float("inf")) is Width.ANY
+
+
+@pytest.mark.parametrize("bound", [1e-3, 0.1, 10.0])
+def test_a_number_and_an_array_are_the_same_bound(bound):
+    """A number leaves ways out before anything is looked at; values and gradients stay what they are."""
+    mean = torch.zeros(50, 3, dtype=torch.float64)
+    chols = [torch.linalg.cholesky(symmetric(10.0 ** RNG.uniform(-3.0, 3.0, size=(50, 3)))) for _ in range(3)]
+    found = []
+    for given in (bound, torch.full((50,), bound, dtype=torch.float64)):
+        chol = chols[0].clone().requires_grad_()
+        projected = KLProjection(1.0, given)(FullGaussian(mean, chol), FullGaussian(mean, chols[1]))
+        (projected.chol * chols[2]).sum().backward()
+        found.append((projected.chol.detach(), chol.grad))
+    for number, array in zip(*found, strict=True):
+        assert torch.equal(number, array)

@@ -75,6 +75,9 @@ def test_the_policy_sees_observations_normalised_with_themselves_included(num_en
         def sample(self, observations, noise):
             return next(self.rows)
 
+        def prepared(self, noise):
+            return self.sample, noise
+
     raw = plain.collect(Repeat(), num_steps=120, iteration=0).observations.astype(np.float64)
     for t in (0, 1, 49, 50, 51, 119):
         seen = raw[: t + 1].reshape(-1, 2)

@@ -118,3 +118,6 @@ class LinearActor:
 
     def sample(self, observations, noise):
         return self.mean(observations) + self.std * noise
+
+    def prepared(self, noise):
+        return self.sample, noise

@@ -4,7 +4,7 @@ The same forward pass serves collection, evaluation and a policy loaded from a r
 environment step would cost more than the 64 × 64 network itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,34 @@ class Actor:
         """mean + L·noise with Σ = LLᵀ and standard normal `noise` [..., act]; raw, neither squashed nor clipped."""
         features, mean = self._features_and_mean(observations)
         scale = self._scale(_affine(features, self._spread)) if self.contextual else self._shared_scale
-        step = (scale @ noise[..., None])[..., 0] if self.full_covariance else scale * noise
-        return add(mean, step, mean)
+        return add(mean, self._scaled(noise, scale), mean)
+
+    def prepared(self, noise: np.ndarray) -> tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], np.ndarray]:
+        """For a loop over single observations: `sample`, or what does the same faster, and the noise [T, act] for it.
+
+        With one covariance for all states everything but the network can be worked out before the loop.
+        """
+        if self.contextual:
+            return self.sample, noise
+        return self._shifted, self._scaled(noise, self._shared_scale) + self._mean[1]
+
+    def _shifted(self, observation: np.ndarray, shift: np.ndarray) -> np.ndarray:
+        """The network's last product plus `shift`, which holds its bias."""
+        action = self._single_mean[0](self._single_features(observation))
+        return add(action, shift, action)
+
+    def _scaled(self, noise: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return (scale @ noise[..., None])[..., 0] if self.full_covariance else scale * noise
+
+    def _single_features(self, x: np.ndarray) -> np.ndarray:
+        for dot, bias in self._single:
+            x = dot(x)
+            tanh(add(x, bias, x), x)
+        return x
 
     def _features_and_mean(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if x.ndim == 1:
-            for dot, bias in self._single:
-                x = dot(x)
-                tanh(add(x, bias, x), x)
+            x = self._single_features(x)
             dot, bias = self._single_mean
             mean = dot(x)
             return x, add(mean, bias, mean)

@@ -97,6 +97,11 @@ def as_bound(name: str, bound: Array, like: Gaussian, *, check: bool) -> Array:
     return array
 
 
+def known_limit(bound: Array) -> float:
+    """What a bound is known not to exceed, whatever is traced: itself if it is a number."""
+    return float(bound) if isinstance(bound, int | float | np.generic) else math.inf
+
+
 def as_entropy(name: str, target: Array | None, like: Gaussian, *, check: bool) -> Array | None:
     """An entropy target as an array of the policy's dtype and device, refused if it is not finite."""
     if target is None:
@@ -114,7 +119,7 @@ def _holds(condition: Callable[[Any, Array], Array], given: Array, array: Array)
     """Whether all of `array` meets the condition, as far as one can see: an array may be traced, a number is not."""
     if isinstance(given, int | float | np.generic):
         number = float(given)
-        if _dtype(array) == "float32":
+        if array.dtype.itemsize == 4:
             lowest, highest = FLOAT32_RANGE
             number = (
                 0.0 if abs(number) < lowest else math.copysign(math.inf, number) if abs(number) > highest else number
@@ -172,10 +177,17 @@ def check_values(predicted: Gaussian, old: Gaussian) -> None:
     xp = namespace(old.mean)
     with reading(old.mean):
         p, q = predicted.detached(), old.detached()
-        total = xp.sum(p.mean) + xp.sum(p.scale) + xp.sum(q.mean) + xp.sum(q.scale)
+        if isinstance(p, DiagGaussian):
+            total = xp.sum(p.mean + p.scale + q.mean + q.scale)  # few operations, where each is small
+        else:
+            total = xp.sum(p.mean + q.mean) + xp.sum(p.scale) + xp.sum(q.scale)
         if not math.isfinite(total):
             _check_finite("predicted", p)
             _check_finite("old", q)
+        if isinstance(p, DiagGaussian):
+            both = xp.minimum(p.std, q.scale)
+            if 0 not in both.shape and xp.min(both) > 0.0:
+                return
         _check_scale("predicted", p)
         _check_scale("old", q)
 
@@ -213,8 +225,10 @@ def check_result(projected: Gaussian) -> None:
     with reading(projected.mean):
         p = projected.detached()
         xp = namespace(p.mean)
-        smallest = xp.min(p.scale if isinstance(p, DiagGaussian) else diagonal(p.scale))
-        if smallest > 0.0 and math.isfinite(xp.sum(p.mean) + xp.sum(p.scale)):
+        diag = isinstance(p, DiagGaussian)
+        smallest = xp.min(p.scale if diag else diagonal(p.scale))
+        total = xp.sum(p.mean + p.scale) if diag else xp.sum(p.mean) + xp.sum(p.scale)
+        if smallest > 0.0 and math.isfinite(total):
             return
         sound = bool((smallest > 0.0) & xp.all(xp.isfinite(p.mean)) & xp.all(xp.isfinite(p.scale)))
     if not sound:

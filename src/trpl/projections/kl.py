@@ -5,20 +5,22 @@ is P(x) = I + xA, x = 1/(1 + η) in (0, 1], and the constraint a sum over the ei
 
     KL(x) = ½ Σ (log(1 + u) − u/(1 + u)) = ε,    x KL′(x) = ½ Σ (u/(1 + u))².
 
-With W the projected factor as the old policy sees it (WWᵀ = P⁻¹, L̃ = L_qW) and N = I − WᵀW, all derivatives are short.
+With W the projected factor as the old policy sees it (WWᵀ = P⁻¹, L̃ = L_qW) and N = WᵀW − I, all derivatives are short.
 Let S = ½(Φ + Φᵀ)(L̃ᵀḠ) be the cotangent of L̃ seen on P, and S⊥ = S − (⟨S, N⟩/‖N‖²) N its part along the bound's
-surface: x moves so as to remove the rest. Then with Y = L_p⁻¹L̃ and Z = L_p⁻ᵀYS⊥
+surface: x moves so as to remove the rest. Then with Y = L_p⁻¹L̃ = VW and Z = L_p⁻ᵀYS⊥
 
-    L̄_p = 2x ZYᵀ,    L̄_q = (Ḡ − 2x Z)Wᵀ,    ε̄ = −2⟨S, N⟩/‖N‖²,    each on its lower triangle.
+    L̄_p = 2x ZYᵀ,    L̄_q = (Ḡ − 2x Z)Wᵀ,    ε̄ = 2⟨S, N⟩/‖N‖²,    each on its lower triangle.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from enum import Enum
+from functools import partial
 from typing import Any
 
-from trpl.backend import Rule, any_true, namespace, solve_triangular, stop_gradient, unless_none, when_any
+from trpl.backend import Rule, all_true, any_true, namespace, solve_triangular, stop_gradient, unless_none, when_any
 from trpl.gaussians.distances import kl_cov
 from trpl.gaussians.values import DiagGaussian, Gaussian
 from trpl.linalg import (
@@ -43,11 +45,30 @@ LARGEST_ORDINARY = 3.0
 """Up to here the condition number of P stays below e^(2ε + 1)(2ε + 3) ≈ 1e4, whatever the policies."""
 
 
+class Width(Enum):
+    """How wide a trust region is known to be before any value is looked at: it says which ways can be left out."""
+
+    NARROW = LARGEST_BOUND
+    ORDINARY = LARGEST_ORDINARY
+    ANY = math.inf
+
+    @classmethod
+    def of(cls, largest: float) -> Width:
+        """That of a bound which is never above `largest`."""
+        if largest > LARGEST_ORDINARY:
+            return cls.ANY
+        return cls.ORDINARY if largest > LARGEST_BOUND else cls.NARROW
+
+
 def twice_kl_of_excess(u: Array) -> tuple[Array, Array]:
     """2 KL and its derivative by log x, from the eigenvalues u of xA; `log1p` keeps the digits of small ones."""
-    xp = namespace(u)
     ratio = u / (1.0 + u)
-    return xp.sum(xp.log1p(u) - ratio, axis=-1), squared_norm(ratio)
+    return _twice_kl(u, ratio), squared_norm(ratio)
+
+
+def _twice_kl(u: Array, ratio: Array) -> Array:
+    xp = namespace(u)
+    return xp.sum(xp.log1p(u) - ratio, axis=-1)
 
 
 def kl_of_factor(factor: Array) -> Array:
@@ -58,8 +79,8 @@ def kl_of_factor(factor: Array) -> Array:
     return 0.5 * squared_frobenius(excess) + xp.sum(diag - xp.log1p(diag), axis=-1)
 
 
-def _start(eigenvalues: Array, bound: Array, outside: Array) -> Array:
-    """A first x where `outside`: from the terms x² and x³ of the KL, but no more than the smallest eigenvalue allows.
+def _start(eigenvalues: Array, bound: Array) -> Array:
+    """A first x from the terms x² and x³ of the KL, but no more than the smallest eigenvalue alone allows.
 
     KL ≈ ¼ x²‖a‖² (1 − (4/3) x Σa³/‖a‖²), and the exponential keeps the correction positive. For one eigenvalue a < 0
     the root is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
@@ -74,34 +95,54 @@ def _start(eigenvalues: Array, bound: Array, outside: Array) -> Array:
     near = near * xp.exp(xp.clip(correction, -1.0, 1.0))
     excess = root + (4.0 / 3.0) * bound
     most = excess / ((1.0 + excess) * xp.clip(-xp.min(eigenvalues, axis=-1), tiny, None))
-    return xp.where(outside, xp.clip(xp.minimum(near, most), None, 1.0), xp.ones_like(near))
+    return xp.clip(xp.minimum(near, most), None, 1.0)
 
 
-def kl_root(eigenvalues: Array, bound: Array, outside: Array) -> Array:
+def _narrow_start(eigenvalues: Array, bound: Array) -> Array:
+    """The same in a narrow region, where the correction is below a tenth and nothing else is needed.
+
+    As parts of the largest eigenvalue no square overflows, not even in float32.
+    """
+    xp = namespace(eigenvalues)
+    largest = xp.max(xp.abs(eigenvalues), axis=-1)
+    share = eigenvalues / largest[..., None]
+    squares = share * share
+    norm = xp.sum(squares, axis=-1)
+    near = xp.sqrt(4.0 * bound / norm)
+    return near * (1.0 + (2.0 / 3.0) * near * xp.sum(squares * share, axis=-1) / norm) / largest
+
+
+def kl_root(eigenvalues: Array, bound: Array, outside: Array, width: Width = Width.ANY) -> Array:
     """x = 1/(1 + η) with KL(x) = ε where `outside`, else 1."""
+    narrow = width is Width.NARROW
+    start = _narrow_start(eigenvalues, bound) if narrow else _start(eigenvalues, bound)
     return increasing_root(
         lambda x: twice_kl_of_excess(x[..., None] * eigenvalues),
         2.0 * bound,
-        start=_start(eigenvalues, bound, outside),
+        start=namespace(start).where(outside, start, 1.0),
         active=outside,
+        tame=narrow,
     )
 
 
 def diag_excess(p: Array, q: Array) -> Array:
     """A = q²/p² − 1 of standard deviations, from their difference so that close ones keep their digits."""
-    return (q - p) * (q + p) / (p * p)
+    change = (q - p) / p
+    return change * (change + 2.0)
 
 
 def excess_of_change(change: Array) -> Array:
     """VᵀV − I from V − I."""
-    return change + change.mT + change.mT @ change
+    excess = change.mT @ change
+    excess += change + change.mT
+    return excess
 
 
-def _diag_forward(p: Array, q: Array, bound: Array, excess: Array, outside: Array) -> tuple[Array, ...]:
+def _diag_forward(p: Array, q: Array, bound: Array, excess: Array, outside: Array, *, width: Width) -> tuple:
     xp = namespace(p)
 
     def work(p: Array, q: Array, bound: Array, excess: Array, outside: Array) -> tuple[Array, ...]:
-        x = kl_root(excess, bound, outside)
+        x = kl_root(excess, bound, outside, width)
         ratio = 1.0 / xp.sqrt(1.0 + x[..., None] * excess)
         return xp.where(outside[..., None], q * ratio, p), ratio, x
 
@@ -134,16 +175,25 @@ def _coefficient(inner: Array, squared: Array) -> Array:
     return inner / xp.clip(squared, xp.finfo(squared.dtype).smallest_normal, None)
 
 
-_project_diag = Rule(_diag_forward, _diag_backward)
+def _of_each_width(forward: Callable[..., tuple], backward: Callable[..., tuple]) -> dict[Width, Rule]:
+    """A rule for each width; in closures, since `torch.compile` knows no partial functions here."""
+
+    def of(width: Width) -> Rule:
+        return Rule(lambda *inputs: forward(*inputs, width=width), backward)
+
+    return {width: of(width) for width in Width}
 
 
-def _full_forward(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
+_project_diag = _of_each_width(_diag_forward, _diag_backward)
+
+
+def _full_forward(p: Array, q: Array, bound: Array, outside: Array, *, width: Width) -> tuple[Array, ...]:
     xp = namespace(p)
 
     def work(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
-        factor, x = _whitened_projection(p, q, bound, outside)
-        mask = outside[..., None, None]
-        return xp.where(mask, q @ factor, p), factor, x
+        change = solve_triangular(p, q - p)
+        factor, x = _whitened_projection(change, bound, outside, width)
+        return xp.where(outside[..., None, None], q @ factor, p), factor, x
 
     def idle(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
         shape = xp.broadcast_arrays(p, q, outside[..., None, None])[0]
@@ -152,28 +202,35 @@ def _full_forward(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Arr
     return unless_none(outside, work, idle, p, q, bound, outside)
 
 
-def _whitened_projection(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, Array]:
+def _whitened_projection(change: Array, bound: Array, outside: Array, width: Width) -> tuple[Array, Array]:
     """W and x; wide regions, in which P can be ill-conditioned, go a way that never squares a condition number."""
-    change = solve_triangular(p, q - p)
-    return when_any(outside & (bound > LARGEST_ORDINARY), _finely, _ordinarily, change, bound, outside)
+    ordinarily = partial(_ordinarily, width=width)
+    if width is not Width.ANY:
+        return ordinarily(change, bound, outside)
+    return when_any(outside & (bound > LARGEST_ORDINARY), _finely, ordinarily, change, bound, outside)
 
 
-def _ordinarily(change: Array, bound: Array, outside: Array) -> tuple[Array, Array]:
+def _ordinarily(change: Array, bound: Array, outside: Array, *, width: Width) -> tuple[Array, Array]:
     """x from A's series or eigenvalues, W from a Cholesky factor of P(x).
 
     It is the lower triangular one: with rows and columns in reverse order, P = CCᵀ, and W is C⁻ᵀ back in order.
     """
     xp = namespace(change)
     excess = xp.flip(excess_of_change(change), axis=(-2, -1))
-    x = when_any(
-        outside & (bound > LARGEST_BOUND),
-        lambda excess, bound, outside: kl_root(xp.linalg.eigvalsh(excess), bound, outside),
-        series_root,
-        *(excess, bound, outside),
-    )
+    if width is Width.NARROW:
+        x = series_root(excess, bound, outside)
+    else:
+        x = when_any(
+            outside & (bound > LARGEST_BOUND),
+            lambda excess, bound, outside: kl_root(xp.linalg.eigvalsh(excess), bound, outside),
+            series_root,
+            *(excess, bound, outside),
+        )
 
     def factor_at(x: Array) -> Array:
-        inverse = cholesky_inverse_factor(identity_like(excess) + x[..., None, None] * excess)
+        precision = x[..., None, None] * excess
+        precision += identity_like(excess)
+        inverse = cholesky_inverse_factor(precision)
         return xp.flip(inverse.mT, axis=(-2, -1))
 
     return _polished(factor_at, x, bound, outside)
@@ -218,8 +275,10 @@ def _polished(factor_at: Callable[[Array], Array], x: Array, bound: Array, outsi
 
 
 def _normal(factor: Array) -> Array:
-    """N = I − WᵀW: the direction in which the KL of P⁻¹ = WWᵀ grows."""
-    return identity_like(factor) - factor.mT @ factor
+    """N = WᵀW − I: against it the KL of P⁻¹ = WWᵀ grows."""
+    normal = factor.mT @ factor
+    normal -= identity_like(factor)
+    return normal
 
 
 def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:
@@ -232,15 +291,19 @@ def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
         inner = symmetrised_half_tril(projected.mT @ cotangent)
         normal = _normal(factor)
         along = _coefficient(xp.sum(inner * normal, axis=(-2, -1)), squared_frobenius(normal))
-        tangent = 2.0 * x[..., None, None] * (inner - along[..., None, None] * normal)
+        normal *= along[..., None, None]
+        inner -= normal
+        inner *= 2.0 * x[..., None, None]  # now 2x S⊥
         stretch = solve_triangular(p, projected)
-        pulled = solve_triangular(p, stretch @ tangent, transpose=True)
+        pulled = solve_triangular(p, stretch @ inner, transpose=True)
         lower = lower_mask(p)
-        p_bar = xp.where(mask, lower * (pulled @ stretch.mT), cotangent)
+        p_bar = pulled @ stretch.mT
+        p_bar *= lower
+        p_bar = xp.where(mask, p_bar, cotangent)
         if not old_too:
             return (p_bar,)
         q_bar = xp.where(mask, lower * ((cotangent - pulled) @ factor.mT), 0.0 * cotangent)
-        return p_bar, q_bar, xp.where(outside, -2.0 * along, 0.0 * along)
+        return p_bar, q_bar, xp.where(outside, 2.0 * along, 0.0 * along)
 
     def idle(cotangent: Array) -> tuple[Array, ...]:
         return (cotangent, xp.zeros_like(cotangent), xp.zeros_like(x)) if old_too else (cotangent,)
@@ -249,27 +312,34 @@ def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
     return (*found, None) if old_too else (*found, None, None, None)
 
 
-_project_full = Rule(_full_forward, _full_backward)
+_project_full = _of_each_width(_full_forward, _full_backward)
 
 
-def _beyond(excess: Array, bound: Array) -> Array:
-    """Where a diagonal covariance is further than ε, by the function whose root is sought."""
-    return ~(twice_kl_of_excess(excess)[0] <= 2.0 * bound)  # so wide that 1 + a rounds to 0 is outside too
+def _within(excess: Array, bound: Array) -> Array:
+    """Where a diagonal covariance is within ε, by the function whose root is sought.
+
+    One so wide that 1 + a rounds to 0 has no number there, and is not within.
+    """
+    return _twice_kl(excess, excess / (1.0 + excess)) <= 2.0 * bound
 
 
-def project_cov(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
-    """The scale with KL = ε to the old covariance where the predicted one is further; else that."""
+def project_cov(predicted: Gaussian, old: Gaussian, bound: Array, *, largest: float = math.inf) -> Array:
+    """The scale with KL = ε to the old covariance where the predicted one is further; else that.
+
+    `largest` is what the bound is known not to exceed: what only a larger one would need is left out.
+    """
+    width = Width.of(largest)
     p, q, limit = predicted.detached(), old.detached(), stop_gradient(bound)
     if isinstance(predicted, DiagGaussian):
         excess = diag_excess(p.scale, q.scale)
-        outside = _beyond(excess, limit)
-        if not any_true(outside):
+        within = _within(excess, limit)
+        if all_true(within):
             return predicted.std
-        return _project_diag(*align((predicted.std, 1), (old.scale, 1), (bound, 0), (excess, 1), (outside, 0)))
+        return _project_diag[width](*align((predicted.std, 1), (old.scale, 1), (bound, 0), (excess, 1), (~within, 0)))
     outside = kl_cov(p, q) > limit
     if not any_true(outside):
         return predicted.scale
-    return _project_full(*align((predicted.scale, 2), (old.scale, 2), (bound, 0), (outside, 0)))
+    return _project_full[width](*align((predicted.scale, 2), (old.scale, 2), (bound, 0), (outside, 0)))
 
 
 def multiplier(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
@@ -277,7 +347,7 @@ def multiplier(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
     p, q = predicted.scale, old.scale
     if isinstance(predicted, DiagGaussian):
         eigenvalues = diag_excess(p, q)
-        outside = _beyond(eigenvalues, bound)
+        outside = ~_within(eigenvalues, bound)
     else:
         eigenvalues = _singular_excess(solve_triangular(p, q - p))
         outside = kl_cov(predicted, old) > bound

@@ -12,7 +12,7 @@ from trpl.gaussians.density import entropy as entropy_of
 from trpl.gaussians.distances import kl_parts
 from trpl.gaussians.values import Gaussian, Parts
 from trpl.projections import joint_kl
-from trpl.projections.door import as_bound, as_entropy, check_result, check_structure, check_values
+from trpl.projections.door import as_bound, as_entropy, check_result, check_structure, check_values, known_limit
 from trpl.projections.entropy import control_entropy
 from trpl.projections.mean import shrinkage
 from trpl.projections.regions import KL, SeparateRegion, mean_distance, parts, project_separately
@@ -73,13 +73,15 @@ def project(
     """Algorithm 1 of the paper: the predicted policy inside its trust region, with the entropy it is held to."""
     min_entropy, entropy = _enter(predicted, old, min_entropy, entropy, check=check)
     mean_bound = as_bound("mean_bound", mean_bound, predicted, check=check)
+    largest = known_limit(cov_bound)
     cov_bound = as_bound("cov_bound", cov_bound, predicted, check=check)
-    if entropy_first:
-        predicted = control_entropy(predicted, minimum=min_entropy, equal=entropy)
-    projected = project_separately(region, predicted, old, mean_bound=mean_bound, cov_bound=cov_bound)
+    start = control_entropy(predicted, minimum=min_entropy, equal=entropy) if entropy_first else predicted
+    projected = project_separately(
+        region, start, old, mean_bound=mean_bound, cov_bound=cov_bound, largest_cov_bound=largest
+    )
     if not entropy_first:
         projected = control_entropy(projected, minimum=min_entropy, equal=entropy)
-    if check:
+    if check and not (projected.mean is predicted.mean and projected.scale is predicted.scale):
         check_result(projected)
     return projected
 

@@ -6,6 +6,7 @@ value, so layers of any framework can hold it as configuration.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -27,8 +28,11 @@ class SeparateRegion(Protocol):
         """The covariance part of the region's distance."""
         ...
 
-    def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
-        """Standard deviations or Cholesky factors on the bound where the predicted ones are outside, else those."""
+    def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array, *, largest: float = math.inf) -> Array:
+        """Standard deviations or Cholesky factors on the bound where the predicted ones are outside, else those.
+
+        `largest` is what the bound is known not to exceed, also where its value cannot be looked at.
+        """
         ...
 
     def cov_multiplier(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
@@ -45,8 +49,8 @@ class KL:
     def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
         return kl_cov(lowered(p), lowered(q))
 
-    def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
-        return kl.project_cov(predicted, old, bound)
+    def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array, *, largest: float = math.inf) -> Array:
+        return kl.project_cov(predicted, old, bound, largest=largest)
 
     def cov_multiplier(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
         return kl.multiplier(predicted, old, bound)
@@ -65,7 +69,7 @@ class Wasserstein:
     def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
         return wasserstein_cov(p, q, form=self.form)
 
-    def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
+    def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array, *, largest: float = math.inf) -> Array:
         return wasserstein.project_cov(predicted, old, bound, form=self.form)
 
     def cov_multiplier(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
@@ -82,7 +86,7 @@ class Frobenius:
     def cov_distance(self, p: Gaussian, q: Gaussian) -> Array:
         return frobenius_cov(p, q, whitened=self.whitened)
 
-    def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
+    def project_cov(self, predicted: Gaussian, old: Gaussian, bound: Array, *, largest: float = math.inf) -> Array:
         return frobenius.project_cov(predicted, old, bound, whitened=self.whitened)
 
     def cov_multiplier(self, predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
@@ -100,11 +104,17 @@ def mean_distance(region: SeparateRegion, p: Gaussian, q: Gaussian) -> Array:
 
 
 def project_separately(
-    region: SeparateRegion, predicted: Gaussian, old: Gaussian, *, mean_bound: Array, cov_bound: Array
+    region: SeparateRegion,
+    predicted: Gaussian,
+    old: Gaussian,
+    *,
+    mean_bound: Array,
+    cov_bound: Array,
+    largest_cov_bound: float,
 ) -> Gaussian:
     """Algorithm 1 of the paper without entropy: mean and covariance, each onto its own bound where it is outside.
 
     A part of which nothing is outside is handed back as it came, without any work.
     """
     mean = project_mean(predicted, old, mean_bound / region.mean_weight)
-    return type(predicted)(mean, region.project_cov(predicted, old, cov_bound))
+    return type(predicted)(mean, region.project_cov(predicted, old, cov_bound, largest=largest_cov_bound))

@@ -10,10 +10,12 @@ four give for ε ≤ 0.005 what all the eigenvalues would, at less than half the
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 from trpl.backend import namespace
-from trpl.linalg import squared_norm
+from trpl.linalg import squared_frobenius
 from trpl.roots import increasing_root
 
 Array = Any
@@ -25,19 +27,19 @@ LARGEST_BOUND = 0.005
 def series_root(excess: Array, bound: Array, outside: Array) -> Array:
     """x in (0, 1] with KL(x) = ε where `outside`, else 1; for bounds up to `LARGEST_BOUND`."""
     xp = namespace(excess)
-    size = _at_least_tiny(squared_norm(_flat(excess)))
+    size = _at_least_tiny(squared_frobenius(excess))
     near = 2.0 * xp.sqrt(bound / size)  # the root of the first term alone
     traces = _power_traces(near[..., None, None] * excess)
-    slopes = [(-1.0) ** k * (k - 1) * trace for k, trace in enumerate(traces, start=2)]
-    values = [slope / k for k, slope in enumerate(slopes, start=2)]
+    slopes = xp.stack([(-1.0) ** k * (k - 1) * trace for k, trace in enumerate(traces, start=2)])
+    values = xp.stack([(-1.0) ** k * (k - 1) / k * trace for k, trace in enumerate(traces, start=2)])
 
     def evaluate(x: Array) -> tuple[Array, Array]:
-        y = x / near
-        return y * y * _polynomial(values, y), y * y * _polynomial(slopes, y)
+        powers = xp.stack(_powers(x / near))
+        return xp.sum(values * powers, axis=0), xp.sum(slopes * powers, axis=0)
 
     start = near * (1.0 + (2.0 / 3.0) * traces[1] / _at_least_tiny(traces[0]))  # the root of the first two
-    start = xp.where(outside, start, xp.ones_like(start))
-    return increasing_root(evaluate, 2.0 * bound, start=start, active=outside)
+    start = xp.where(outside, start, 1.0)
+    return increasing_root(evaluate, 2.0 * bound, start=start, active=outside, tame=True)
 
 
 def _power_traces(a: Array) -> list[Array]:
@@ -47,24 +49,17 @@ def _power_traces(a: Array) -> list[Array]:
     """
     xp = namespace(a)
     square = a @ a
-    powers = [_flat(power) for power in (a, square, a @ square, square @ square)]
-    traces = [xp.sum(powers[k // 2 - 1] * powers[(k + 1) // 2 - 1], axis=-1) for k in range(2, 9)]
+    powers = (a, square, a @ square, square @ square)
+    traces = [xp.sum(powers[k // 2 - 1] * powers[(k + 1) // 2 - 1], axis=(-2, -1)) for k in range(2, 9)]
     ratio = traces[6] / _at_least_tiny(traces[4])
     for _ in range(4):
         traces.append(traces[-2] * ratio)
     return traces
 
 
-def _polynomial(coefficients: list[Array], y: Array) -> Array:
-    """c_0 + c_1 y + c_2 y² + …"""
-    *others, value = coefficients
-    for coefficient in reversed(others):
-        value = value * y + coefficient
-    return value
-
-
-def _flat(a: Array) -> Array:
-    return namespace(a).reshape(a, (*a.shape[:-2], a.shape[-1] ** 2))
+def _powers(y: Array) -> list[Array]:
+    """y^k, k = 2 … 12."""
+    return list(accumulate([y * y] + [y] * 10, mul))
 
 
 def _at_least_tiny(x: Array) -> Array:

@@ -4,7 +4,7 @@ The loop over steps holds what has to happen at every step and nothing else: act
 per rollout; rewards, episode statistics and next observations are worked out afterwards, for the whole rollout at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +24,8 @@ class Actor(Protocol):
     def mean(self, observations: np.ndarray) -> np.ndarray: ...
 
     def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray: ...
+
+    def prepared(self, noise: np.ndarray) -> tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], np.ndarray]: ...
 
 
 class Rollout(NamedTuple):
@@ -130,10 +132,10 @@ class Collector:
     def _step_one(self, actor: Actor, noise: np.ndarray, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
         """The same for a single environment, without their axis: a microsecond less at every step."""
         environment, current, raw = self.environments.single, self._normalised, self._raw[0]
-        sample, step, observe = actor.sample, environment.step, self.normaliser.observe
-        taken, found, final_observations = [], [], []
-        for t, (row, epsilon) in enumerate(zip(into.observations[:, 0], noise[:, 0], strict=True)):
-            row[:] = current
+        (sample, noise), step, observe = actor.prepared(noise[:, 0]), environment.step, self.normaliser.observe
+        seen, taken, found, final_observations = [], [], [], []
+        for t, epsilon in enumerate(noise):
+            seen.append(current)
             action = sample(current, epsilon)
             taken.append(action)
             raw, reward, ends, stops = step(action)
@@ -143,7 +145,9 @@ class Collector:
                 final_observations.append((t, 0, self.normaliser(raw)))
                 raw = environment.begin()
             current = observe(raw)
-        into.actions[:, 0], into.rewards[:, 0] = taken, found
+        np.concatenate(seen, out=into.observations.reshape(-1))  # a list of arrays would be copied far more slowly
+        np.concatenate(taken, out=into.actions.reshape(-1))
+        into.rewards[:, 0] = found
         self._raw[0], self._normalised = raw, current
         return final_observations
 
