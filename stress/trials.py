@@ -31,9 +31,11 @@ class Setting(NamedTuple):
     dtype: str
     dim: int
     control: str | None = None  # "min_entropy" or "entropy", with "first" after a blank if it comes first
+    number: bool = False  # one bound for all rows, given as a Python number, not an array
 
     def __str__(self) -> str:
-        words = (self.case.name, self.kind, self.framework, self.dtype, f"d={self.dim}", self.control)
+        number = "number" if self.number else None
+        words = (self.case.name, self.kind, self.framework, self.dtype, f"d={self.dim}", self.control, number)
         return " ".join(w for w in words if w)
 
 
@@ -85,8 +87,18 @@ def draw(setting: Setting, num: int, seed: list[int]) -> tuple[Pair, dict[str, n
         return np.where(edge, distance * (1.0 + rng.integers(-4, 5, size=num) * EPS[setting.dtype]), bound)
 
     total = exactly.cov + (exactly.mean if setting.case.joint else 0.0)
-    hard = HardPairs(pair, sometimes(hard.mean_bound, exactly.mean), sometimes(hard.cov_bound, total))
+    mean_bound, cov_bound = sometimes(hard.mean_bound, exactly.mean), sometimes(hard.cov_bound, total)
+    if setting.number:
+        mean_bound, cov_bound = (np.full_like(bound, bound[0]) for bound in (mean_bound, cov_bound))
+    hard = HardPairs(pair, mean_bound, cov_bound)
     return pair, {k: v.astype(setting.dtype) for k, v in options_for(setting, hard, seed).items()}
+
+
+def given(setting: Setting, options: dict[str, np.ndarray]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Numbers, and arrays of the framework."""
+    numbers = {k: float(v[0]) for k, v in options.items() if setting.number and k.endswith("bound")}
+    array = by_name(setting.framework).array
+    return numbers, {k: array(v) for k, v in options.items() if k not in numbers}
 
 
 def layer_for(setting: Setting, *, check: bool) -> Any:
@@ -108,7 +120,7 @@ def value_and_gradients(setting: Setting, pair: Pair, options: dict, weights: tu
     """The projected policy and the gradients of a random linear function of it, all as NumPy arrays."""
     framework, layer = by_name(setting.framework), layer_for(setting, check=check)
     predicted, old = policies(framework, pair, setting.dtype)
-    options = {k: framework.array(v) for k, v in options.items()}
+    numbers, options = given(setting, options)
     weights = tuple(framework.array(w, setting.dtype) for w in weights)
     if setting.framework == "jax":
         (p, q, bounds), projected = _compiled()((predicted, old, options), layer, weights)
@@ -117,7 +129,7 @@ def value_and_gradients(setting: Setting, pair: Pair, options: dict, weights: tu
         leaves = [x.requires_grad_() for x in (*predicted, *old, *options.values())]
         make = TYPES[pair.kind]
         named = dict(zip(options, leaves[4:], strict=True))
-        projected = layer(make(*leaves[:2]), make(*leaves[2:4]), **named)
+        projected = layer(make(*leaves[:2]), make(*leaves[2:4]), **named, **numbers)
         total = sum((w * x).sum() for w, x in zip(weights, projected, strict=True))
         found = [g for g in torch.autograd.grad(total, leaves, allow_unused=True) if g is not None]
     return as_pair(framework, projected, pair), [framework.numpy(g) for g in found]
@@ -127,8 +139,9 @@ def named_error(setting: Setting, pair: Pair, options: dict) -> str | None:
     """The error by which an eager call with its checks on refuses these rows, if it is one that users can catch."""
     framework = by_name(setting.framework)
     predicted, old = policies(framework, pair, setting.dtype)
+    numbers, arrays = given(setting, options)
     try:
-        layer_for(setting, check=True)(predicted, old, **{k: framework.array(v) for k, v in options.items()})
+        layer_for(setting, check=True)(predicted, old, **numbers, **arrays)
     except NAMED as error:
         return f"{type(error).__name__}: {str(error).split(':')[0]}"
     return None
