@@ -33,7 +33,7 @@ KILLED = {"killed", "timeout", "segfault", "suspicious"}
 QUICK = [
     "tests/test_roots.py",
     "tests/gaussians",
-    "tests/projections/test_series.py",
+    "tests/projections/test_power_series.py",
     "tests/projections/test_door.py",
     "tests/projections/test_door_details.py",
     "tests/projections/test_one_gradient.py",
