@@ -79,29 +79,11 @@ def kl_of_factor(factor: Array) -> Array:
     return 0.5 * squared_frobenius(excess) + xp.sum(diag - xp.log1p(diag), axis=-1)
 
 
-def _start(eigenvalues: Array, bound: Array) -> Array:
-    """A first x from the terms x² and x³ of the KL, but no more than the smallest eigenvalue alone allows.
+def _two_terms(eigenvalues: Array, bound: Array) -> tuple[Array, Array]:
+    """The x of the KL's first term alone, and by which part of it the second one moves it.
 
-    KL ≈ ¼ x²‖a‖² (1 − (4/3) x Σa³/‖a‖²), and the exponential keeps the correction positive. For one eigenvalue a < 0
-    the root is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
-    """
-    xp = namespace(eigenvalues)
-    tiny = xp.finfo(eigenvalues.dtype).smallest_normal
-    squares = eigenvalues * eigenvalues
-    norm = xp.clip(xp.sum(squares, axis=-1), None, xp.finfo(squares.dtype).max)  # may overflow in float32
-    root = 2.0 * xp.sqrt(bound)
-    near = root / xp.sqrt(norm)
-    correction = (2.0 / 3.0) * near * xp.sum(squares * eigenvalues, axis=-1) / norm
-    near = near * xp.exp(xp.clip(correction, -1.0, 1.0))
-    excess = root + (4.0 / 3.0) * bound
-    most = excess / ((1.0 + excess) * xp.clip(-xp.min(eigenvalues, axis=-1), tiny, None))
-    return xp.clip(xp.minimum(near, most), None, 1.0)
-
-
-def _narrow_start(eigenvalues: Array, bound: Array) -> Array:
-    """The same in a narrow region, where the correction is below a tenth and nothing else is needed.
-
-    As parts of the largest eigenvalue no square overflows, not even in float32.
+    KL ≈ ¼ x²‖a‖² (1 − (4/3) x Σa³/‖a‖²); as parts of the largest eigenvalue no square overflows, not even in float32.
+    Equal policies have no number here, and are not outside.
     """
     xp = namespace(eigenvalues)
     largest = xp.max(xp.abs(eigenvalues), axis=-1)
@@ -109,19 +91,34 @@ def _narrow_start(eigenvalues: Array, bound: Array) -> Array:
     squares = share * share
     norm = xp.sum(squares, axis=-1)
     near = xp.sqrt(4.0 * bound / norm)
-    return near * (1.0 + (2.0 / 3.0) * near * xp.sum(squares * share, axis=-1) / norm) / largest
+    return near / largest, (2.0 / 3.0) * near * xp.sum(squares * share, axis=-1) / norm
+
+
+def _start(eigenvalues: Array, bound: Array, width: Width) -> Array:
+    """A first x from two terms, but no more than the smallest eigenvalue alone allows.
+
+    In a narrow region the second term is below a tenth of the first. Elsewhere an exponential keeps the sum positive,
+    and for one eigenvalue a < 0 the root is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
+    """
+    xp = namespace(eigenvalues)
+    near, correction = _two_terms(eigenvalues, bound)
+    if width is Width.NARROW:
+        return near * (1.0 + correction)
+    excess = 2.0 * xp.sqrt(bound) + (4.0 / 3.0) * bound
+    tiny = xp.finfo(eigenvalues.dtype).smallest_normal
+    most = excess / ((1.0 + excess) * xp.clip(-xp.min(eigenvalues, axis=-1), tiny, None))
+    return xp.clip(xp.minimum(near * xp.exp(xp.clip(correction, -1.0, 1.0)), most), None, 1.0)
 
 
 def kl_root(eigenvalues: Array, bound: Array, outside: Array, width: Width = Width.ANY) -> Array:
     """x = 1/(1 + η) with KL(x) = ε where `outside`, else 1."""
-    narrow = width is Width.NARROW
-    start = _narrow_start(eigenvalues, bound) if narrow else _start(eigenvalues, bound)
+    start = _start(eigenvalues, bound, width)
     return increasing_root(
         lambda x: twice_kl_of_excess(x[..., None] * eigenvalues),
         2.0 * bound,
         start=namespace(start).where(outside, start, 1.0),
         active=outside,
-        tame=narrow,
+        tame=width is Width.NARROW,
     )
 
 
@@ -132,7 +129,7 @@ def diag_excess(p: Array, q: Array) -> Array:
 
 
 def excess_of_change(change: Array) -> Array:
-    """VᵀV − I from V − I."""
+    """VᵀV − I from V − I; in place, as elsewhere for what is new and large: it is in the cache."""
     excess = change.mT @ change
     excess += change + change.mT
     return excess
@@ -157,7 +154,7 @@ def _diag_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
     (p, _, _, _, outside), (projected, ratio, x) = inputs, outputs
     xp = namespace(p)
     mask = outside[..., None]
-    normal = 1.0 - ratio * ratio
+    normal = ratio * ratio - 1.0
     inner = projected * cotangent
     along = _coefficient(xp.sum(inner * normal, axis=-1), squared_norm(normal))
     tangent = x[..., None] * (inner - along[..., None] * normal) / p
@@ -166,7 +163,7 @@ def _diag_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
     if not (needed[1] or needed[2]):
         return p_bar, None, None, None, None
     q_bar = xp.where(mask, (cotangent - tangent * stretch) * ratio, xp.zeros_like(p_bar))
-    return p_bar, q_bar, xp.where(outside, -along, xp.zeros_like(along)), None, None
+    return p_bar, q_bar, xp.where(outside, along, xp.zeros_like(along)), None, None
 
 
 def _coefficient(inner: Array, squared: Array) -> Array:
