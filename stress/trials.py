@@ -15,6 +15,7 @@ from cases import Case, by_name
 from frameworks import QUICK, TYPES, as_pair, policies
 from generators import HardPairs, Pair
 from trpl import ConvergenceError
+from trpl.projections.door import check_result
 from trpl.projections.joint_kl import entropy_range
 
 NAMED = (ValueError, ConvergenceError)
@@ -147,6 +148,15 @@ def named_error(setting: Setting, pair: Pair, options: dict) -> str | None:
     return None
 
 
+def error_of_result(setting: Setting, result: Pair) -> str | None:
+    """The error by which a layer with its checks on would not hand on what this one has handed on."""
+    try:
+        check_result(policies(by_name(setting.framework), result, setting.dtype)[0])
+    except NAMED as error:
+        return f"{type(error).__name__}: {str(error).split(':')[0]}"
+    return None
+
+
 def _finite(arrays: list[np.ndarray], num: int) -> np.ndarray:
     good = np.ones(num, dtype=bool)
     for x in arrays:
@@ -165,6 +175,7 @@ def run(setting: Setting, pair: Pair, options: dict[str, np.ndarray], *, seed: l
     refused, errors = np.zeros(num, dtype=bool), set()
     for i in np.flatnonzero(~finite):
         message = named_error(setting, pair.rows([i]), {k: v[[i]] for k, v in options.items()})
+        message = message or error_of_result(setting, result.rows([i]))  # alone it may go another way
         refused[i] = message is not None
         errors |= {message} - {None}
     bad_gradient = finite & ~_finite(gradients, num)
