@@ -34,6 +34,7 @@ QUICK = [
     "tests/test_roots.py",
     "tests/gaussians",
     "tests/projections/test_power_series.py",
+    "tests/projections/test_joint_terms.py",
     "tests/projections/test_door.py",
     "tests/projections/test_door_details.py",
     "tests/projections/test_one_gradient.py",
