@@ -52,10 +52,9 @@ bench: $(VENV)/.dev
 	@mkdir -p bench
 	$(BIN)/python benchmarks/layers.py --out bench/layers.json
 	$(BIN)/python benchmarks/training.py --out bench/training.json
-	$(BIN)/python benchmarks/sweep.py
-	$(BIN)/python benchmarks/report_speed.py
-	$(BIN)/python benchmarks/integrations.py speed
-	$(BIN)/python benchmarks/integrations.py latency
+	$(BIN)/python benchmarks/sweep.py --out bench/sweep.json
+	$(BIN)/python benchmarks/report_speed.py --out bench/report_speed.json
+	$(BIN)/python benchmarks/integrations.py speed latency --out bench/integrations.json
 	$(BIN)/python docs/make_tables.py
 
 stress: $(VENV)/.dev

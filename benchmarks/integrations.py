@@ -4,11 +4,13 @@
                                                    HalfCheetah-v4, TRPL and PPO in Stable-Baselines3, three seeds each
     python benchmarks/integrations.py speed        HalfCheetah-v5, steps per second, defaults of both
     python benchmarks/integrations.py latency      one action of an exported 64 × 64 policy
+    python benchmarks/integrations.py speed latency --out bench/integrations.json
 
 One thread; speed in processor time, TRPL and PPO by turns.
 """
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -65,8 +67,9 @@ def return_of(name: str, task: str, *, seed: int, num_steps: int) -> float:
     return float(evaluate_policy(model, test, n_eval_episodes=100)[0])
 
 
-def speed(*, num_rollouts: int = 1, repeats: int = 3) -> None:
+def speed(*, num_rollouts: int = 1, repeats: int = 3) -> list[dict[str, Any]]:
     """Environment steps per second of processor time; per 2048 steps PPO makes 320 updates, TRPL 1280 + 640."""
+    found = []
     for projection in ("kl", "w2", "frobenius"):
         models = [PPO("MlpPolicy", "HalfCheetah-v5", seed=0, device="cpu")]
         models.append(TRPL("MlpPolicy", "HalfCheetah-v5", projection=projection, seed=0, device="cpu"))
@@ -79,9 +82,19 @@ def speed(*, num_rollouts: int = 1, repeats: int = 3) -> None:
                 rates[-1].append(steps / (time.process_time() - started))
         ppo, trpl = np.median(rates[1:], axis=0)  # the first round warms up
         print(f"{projection:10} PPO {ppo:6.0f}  TRPL {trpl:6.0f} steps/s  ratio {trpl / ppo:.2f}", flush=True)
+        found.append(
+            figure(f"TRPL {projection} ÷ PPO, steps per second, defaults of both", trpl / ppo, "×", 0.5, most=False)
+        )
+    return found
 
 
-def latency(*, num_calls: int = 20_000) -> None:
+def figure(what: str, value: float, unit: str, bar: float, *, most: bool) -> dict[str, Any]:
+    """A measurement with its bar: at most so much, or at least."""
+    met = bool(value <= bar if most else value >= bar)
+    return {"what": what, "value": float(value), "unit": unit, "bar": bar, "met": met}
+
+
+def latency(*, num_calls: int = 20_000) -> list[dict[str, Any]]:
     """Time of one action in onnxruntime, normaliser included: one thread, 17 numbers in, 6 out."""
     from trpl.integrations.export import export
     from trpl.integrations.onnx import session
@@ -98,23 +111,28 @@ def latency(*, num_calls: int = 20_000) -> None:
         times[i] = time.perf_counter() - started
     microseconds = np.percentile(times * 1e6, [50, 95])
     print(f"onnxruntime, 64 × 64 policy: median {microseconds[0]:.1f} µs, 95th percentile {microseconds[1]:.1f} µs")
+    return [
+        figure("one action in onnxruntime, 64 × 64 policy, normaliser included", microseconds[0], "µs", 30.0, most=True)
+    ]
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("learning", "speed", "latency"))
+    parser.add_argument("what", nargs="+", choices=("learning", "speed", "latency"))
     parser.add_argument("--task", choices=CONTESTS, default="HalfCheetah-v4")
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="write the figures of speed and latency as JSON")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="gymnasium")
-    if args.what == "learning":
+    if "learning" in args.what:
         learning(args.task, num_steps=args.steps, num_seeds=args.seeds)
-    elif args.what == "speed":
-        speed()
-    else:
-        latency()
+    found = [
+        row for name, measure in (("speed", speed), ("latency", latency)) if name in args.what for row in measure()
+    ]
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":
