@@ -138,12 +138,9 @@ class TRPL(OnPolicyAlgorithm):
         self.layer = self._make_layer().to(self.device)
 
     def _make_layer(self) -> Any:
-        """The layer with its bounds as tensors, which spares their conversion at every call."""
         if self.projection == "kl-joint":
-            bound = torch.tensor(self.mean_bound + self.cov_bound)
-            return JointKLProjection(bound, check=False, **self.projection_kwargs)
-        make = SEPARATE[self.projection]
-        return make(torch.tensor(self.mean_bound), torch.tensor(self.cov_bound), check=False, **self.projection_kwargs)
+            return JointKLProjection(self.mean_bound + self.cov_bound, check=False, **self.projection_kwargs)
+        return SEPARATE[self.projection](self.mean_bound, self.cov_bound, check=False, **self.projection_kwargs)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "layer"]
