@@ -27,7 +27,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from trpl.integrations.sb3 import TRPL
 
-PENDULUM = {"n_steps": 64, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3, "batch_size": 128}
+PENDULUM = {"n_steps": 64, "gamma": 0.9, "gae_lambda": 0.95, "learning_rate": 1e-3, "batch_size": 128, "n_epochs": 10}
 
 
 class Contest(NamedTuple):
