@@ -9,6 +9,7 @@ import reference
 from cases import CASES, KINDS, SEPARATE, as_pair, by_name, policies, run
 from frameworks import FRAMEWORKS
 from generators import close_pair, gentle_pair
+from trpl import kl_parts
 
 pytestmark = pytest.mark.usefixtures("x64")
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -141,6 +142,11 @@ def test_joint_audit(kind, framework):
     assert (eta > 0).all()
     assert (omega >= 0).all()
     assert framework.numpy(audit.mean_projected).all()
+    assert framework.numpy(audit.cov_projected).all()
+    assert_allclose(framework.numpy(audit.cov_multiplier), eta[:, 0, 0], rtol=0, atol=0)
+    before = kl_parts(predicted, old)
+    assert_allclose(framework.numpy(audit.before.mean), framework.numpy(before.mean), rtol=1e-12)
+    assert_allclose(framework.numpy(audit.before.cov), framework.numpy(before.cov), rtol=1e-12)
     new, old_cov = reference.covariances(pair)
     found, _ = reference.covariances(as_pair(framework, projected, pair))
     precision = (np.linalg.inv(new) + eta * np.linalg.inv(old_cov)) / (1.0 + eta + omega)

@@ -94,3 +94,29 @@ def test_a_number_and_an_array_are_the_same_bound(bound):
         found.append((projected.chol.detach(), chol.grad))
     for number, array in zip(*found, strict=True):
         assert torch.equal(number, array)
+
+
+@pytest.mark.parametrize("as_array", [False, True])
+@pytest.mark.parametrize("bound", [1e-3, 0.1, 10.0])
+def test_precisions_are_interpolated(bound, as_array):
+    """Σ̃⁻¹ = xΣ⁻¹ + (1 − x)Σ_old⁻¹ with one x for each pair, in narrow, ordinary and wide regions."""
+    mean = torch.zeros(40, 3, dtype=torch.float64)
+    predicted, old = (
+        FullGaussian(mean, torch.linalg.cholesky(symmetric(10.0 ** RNG.uniform(-2.0, 2.0, size=(40, 3)))))
+        for _ in range(2)
+    )
+    given = torch.full((40,), bound, dtype=torch.float64) if as_array else bound
+    layer = KLProjection(1.0, given)
+    projected = layer(predicted, old)
+    new, old_one, found = (torch.cholesky_inverse(p.chol) for p in (predicted, old, projected))
+    way = (new - old_one).flatten(1)
+    x = ((found - old_one).flatten(1) * way).sum(-1) / (way * way).sum(-1)
+    outside = kl_parts(predicted, old).cov > bound
+    assert bool(outside.any())
+    assert bool((x[outside] < 1.0).all())
+    rest = found - old_one - x[:, None, None] * (new - old_one)
+    assert float((rest.flatten(1).norm(dim=-1) / found.flatten(1).norm(dim=-1)).max()) < 1e-9
+    torch.testing.assert_close(kl_parts(projected, old).cov[outside], torch.full((40,), bound).double()[outside])
+    multiplier = layer.audit(predicted, projected, old).cov_multiplier
+    torch.testing.assert_close(multiplier[outside], 1.0 / x[outside] - 1.0, rtol=1e-5, atol=1e-8)
+    assert not bool(multiplier[~outside].any())
