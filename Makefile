@@ -65,7 +65,7 @@ stress: $(VENV)/.dev
 	$(ONE_THREAD) $(BIN)/python stress/builds.py --out bench/stress-builds.json
 
 coverage: $(VENV)/.dev
-	$(ONE_THREAD) $(BIN)/coverage run -m pytest -q -p no:xdist
+	$(ONE_THREAD) $(BIN)/coverage run -m pytest -q -n 2 --dist worksteal
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage json -q -o coverage.json
 	$(BIN)/python stress/covered.py coverage.json

@@ -6,9 +6,9 @@ the download. `stress/builds.py` installs every extra for real, each into an env
 """
 
 import hashlib
+import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from email.parser import Parser
 
@@ -79,8 +79,7 @@ def test_built_twice_it_is_the_same_to_the_byte(wheel, tree, tmp_path):
     (archive,) = build(tmp_path / "source", "--sdist", source=tree)
     (other,) = build(tmp_path / "other", "--sdist", source=tree)
     assert archive.read_bytes() == other.read_bytes()
-    with tarfile.open(archive) as packed:
-        packed.extractall(tmp_path / "unpacked", filter="data")
+    shutil.unpack_archive(archive, tmp_path / "unpacked")
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     assert (unpacked / "tests" / "test_builds.py").exists()
     (from_source,) = build(tmp_path / "from_source", "--wheel", source=unpacked)
