@@ -73,6 +73,7 @@ class Survivor(NamedTuple):
     """A fault that no test noticed."""
 
     name: str
+    function: str
     file: str
     line: int
     was: str
@@ -140,19 +141,34 @@ def located(name: str, file: str, diff: str, source: list[str]) -> Survivor:
     start = next((i for i, line in enumerate(source) if re.match(rf"\s*def {function}\b", line)), 0)
     was = removed[0] if removed else ""
     line = next((i for i, text in enumerate(source[start:], start + 1) if text.strip() == was), start + 1)
-    return Survivor(name, file, line, " ".join(removed), " ".join(added))
+    return Survivor(name, function, file, line, " ".join(removed), " ".join(added))
 
 
-def reasons() -> dict[tuple[str, str, str], str]:
-    """Why a survivor is none to worry about, by file, line and what it becomes."""
+def known_reasons() -> list[dict]:
+    """Why survivors are none to worry about: of a whole kind, or of one line."""
     path = Path(__file__).parent / "survivors.toml"
-    entries = tomllib.loads(path.read_text())["survivor"] if path.exists() else []
-    return {(e["file"], e["was"], becomes): e["reason"] for e in entries for becomes in e["becomes"]}
+    return tomllib.loads(path.read_text())["survivor"] if path.exists() else []
+
+
+def reason_for(survivor: Survivor, known: list[dict]) -> str | None:
+    """The first reason whose file, function, line, result and patterns all fit, as far as it names them."""
+    for entry in known:
+        fits = (
+            entry.get("file", survivor.file) == survivor.file
+            and entry.get("function", survivor.function) == survivor.function
+            and entry.get("was", survivor.was) == survivor.was
+            and survivor.becomes in entry.get("becomes", [survivor.becomes])
+            and re.search(entry.get("line", ""), survivor.was)
+            and re.search(entry.get("change", ""), f"{survivor.was} => {survivor.becomes}")
+        )
+        if fits:
+            return entry["reason"]
+    return None
 
 
 def report(work: Path, found_by: Verdicts) -> tuple[str, bool]:
     """The table and the survivors as Markdown, and whether all is well."""
-    known, counts = reasons(), {}
+    known, counts = known_reasons(), {}
     for file, by_name in found_by.items():
         counts[f"`{file}`"] = len(by_name), sum(verdict in KILLED for verdict in by_name.values())
     total, killed = (sum(column) for column in zip(*counts.values(), strict=True))
@@ -163,7 +179,7 @@ def report(work: Path, found_by: Verdicts) -> tuple[str, bool]:
     lines += ["", "## Survivors", "", "| Place | Was | Becomes | Reason |", "| --- | --- | --- | --- |"]
     unexplained = 0
     for s in survivors(work, found_by):
-        reason = known.get((s.file, s.was, s.becomes))
+        reason = reason_for(s, known)
         unexplained += reason is None
         was, becomes = (f"`{text.replace('|', chr(92) + '|')}`" for text in (s.was, s.becomes))
         place = f"{s.file.removeprefix('src/trpl/')}:{s.line}"

@@ -8,6 +8,7 @@ import torch
 
 from trpl import FullGaussian, entropy, kl_parts
 from trpl.linalg import diagonal
+from trpl.projections.joint_kl import entropy_range
 from trpl.projections.joint_terms import FINE, FULL, LONGEST, Target, Terms, condition, evaluator
 from trpl.torch import JointKLProjection
 
@@ -175,3 +176,15 @@ def test_needles_and_plates_against_finite_differences(constraint):
     assert int((excess.abs() < 1e-9).sum()) >= NUM - 1  # one of those with a given entropy is inside
     if constraint == "entropy":
         torch.testing.assert_close(entropy(projected), options["entropy"], rtol=0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("dim", [1, 3, 17])
+def test_the_range_of_entropies_within_a_bound(dim):
+    """Both ends scale the old covariance by c with (d/2)(c − 1 − log c) = ε."""
+    bounds = torch.as_tensor(np.geomspace(1e-8, 1e3, 40))
+    least, greatest = entropy_range(bounds, dim)
+    for change in (least, greatest):
+        log_c = 2.0 * change / dim
+        torch.testing.assert_close(0.5 * dim * (torch.expm1(log_c) - log_c), bounds, rtol=1e-6, atol=0.0)
+    assert bool((least < 0.0).all())
+    assert bool((greatest > 0.0).all())
