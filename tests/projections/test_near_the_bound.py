@@ -1,0 +1,40 @@
+"""A little outside the bound a policy is projected, a little inside nothing happens, and nobody else is asked."""
+
+import pytest
+import torch
+
+from cases import CASES, KINDS
+from frameworks import TYPES, Torch, policies
+from generators import gentle_pair
+
+FACTOR = 1.2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", [c for c in CASES if c.entropy is None], ids=str)
+def test_on_both_sides_of_the_bound(case, kind):
+    framework, make = Torch(), TYPES[kind]
+    predicted, old = policies(framework, gentle_pair(kind))
+    layer = case.make(framework)
+    before = layer.audit(predicted, predicted, old).before
+    outside = torch.arange(len(before.cov)) % 2 == 0
+
+    def near(distance):
+        return torch.where(outside, distance / FACTOR, distance * FACTOR)
+
+    names = ("bound",) if case.joint else ("mean_bound", "cov_bound")
+    distances = (before.mean + before.cov,) if case.joint else (before.mean, before.cov)
+    leaves = [x.clone().requires_grad_() for x in (*predicted, *old, *map(near, distances))]
+    bounds = dict(zip(names, leaves[4:], strict=True))
+    projected = layer(make(*leaves[:2]), make(*leaves[2:4]), **bounds)
+    after = layer.audit(predicted, make(*(x.detach() for x in projected)), old).after
+    reached = (after.mean + after.cov,) if case.joint else (after.mean, after.cov)
+    for found, bound in zip(reached, map(near, distances), strict=True):
+        torch.testing.assert_close(found[outside], bound[outside], rtol=1e-8, atol=0.0)
+    for new, given in zip(projected, predicted, strict=True):
+        assert torch.equal(new[~outside], given[~outside])
+    gradients = torch.autograd.grad(sum(x.sum() for x in projected), leaves)
+    for gradient in gradients[2:]:
+        assert not bool(gradient[~outside].any())
+        assert bool(gradient[outside].any())
+    assert bool((gradients[0][~outside] == 1.0).all())
