@@ -188,3 +188,16 @@ def test_the_range_of_entropies_within_a_bound(dim):
         torch.testing.assert_close(0.5 * dim * (torch.expm1(log_c) - log_c), bounds, rtol=1e-6, atol=0.0)
     assert bool((least < 0.0).all())
     assert bool((greatest > 0.0).all())
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_two_batch_axes_are_one(pair, target):
+    t = torch.linspace(0.05, 1.0, NUM, dtype=torch.float64)
+    _, flat = solution_at(FINE, t, pair, target)
+    shape = (4, NUM // 4)
+    wide = target if target.log_scale is None else target._replace(log_scale=target.log_scale.reshape(shape))
+    folded = tuple(x.reshape(*shape, *x.shape[1:]) for x in pair)
+    _, found = solution_at(FINE, t.reshape(shape), folded, wide)
+    settled, flat_settled = FINE.settle(found, 1.001 * found.kl), FINE.settle(flat, 1.001 * flat.kl)
+    for one, two in zip(flat_settled, settled, strict=True):
+        torch.testing.assert_close(two.reshape(one.shape), one, rtol=1e-12, atol=1e-14)

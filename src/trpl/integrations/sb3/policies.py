@@ -32,7 +32,7 @@ class GaussianDistribution(Distribution):
         self.gaussian = gaussian
 
     def proba_distribution_net(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("the policy builds the networks of its Gaussian itself")
+        raise TypeError("a GaussianDistribution has no networks: the policy builds them, and hands over a Gaussian")
 
     def proba_distribution(self, gaussian: Gaussian) -> GaussianDistribution:
         return GaussianDistribution(gaussian)
