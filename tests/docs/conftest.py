@@ -55,4 +55,5 @@ def third_party_warnings():
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="rich is experimental")  # tqdm.rich, for SB3's progress bar
         warnings.filterwarnings("ignore", message="Creating .* inherits from WeightUpdaterBase")  # TorchRL, of itself
+        warnings.filterwarnings("ignore", message=".*is out of date")  # Gymnasium, of the paper's -v4 tasks
         yield
