@@ -35,15 +35,26 @@ def is_array(x: Any) -> bool:
     return isinstance(x, np.ndarray) or is_torch(x) or is_jax(x)
 
 
-_FLOATING: dict[Any, bool] = {}  # by dtype; the name of a dtype is slow to make
+def is_number(x: Any) -> bool:
+    """Whether `x` is a single number, of Python or NumPy, whose value is known also where arrays are traced."""
+    return isinstance(x, int | float | np.generic)
+
+
+def is_varying_number(x: Any) -> bool:
+    """Whether `x` is a number that `torch.compile` lets vary from call to call: it has no value to look at."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.SymFloat | torch.SymInt)
+
+
+_NUMPY_FLOATS = (np.dtype("float32"), np.dtype("float64"))  # JAX's are these too
 
 
 def is_floating(x: Array) -> bool:
     """Whether `x` is float32 or float64, the types the maths is made for."""
-    known = _FLOATING.get(x.dtype)
-    if known is None:
-        known = _FLOATING[x.dtype] = str(x.dtype).removeprefix("torch.") in ("float32", "float64")
-    return known
+    if is_torch(x):
+        torch = sys.modules["torch"]
+        return x.dtype is torch.float32 or x.dtype is torch.float64
+    return x.dtype in _NUMPY_FLOATS
 
 
 _TORCH: list[Any] = []  # PyTorch's namespace, once it is made
@@ -93,6 +104,12 @@ def has_values(*arrays: Array) -> bool:
         elif is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer):
             return False
     return True
+
+
+def computes_again(x: Array) -> bool:
+    """Whether a compiler decides what to keep for the backward pass and what to compute again there: PyTorch's does,
+    and would rather search for a root twice than keep it."""
+    return is_torch(x) and not has_values(x)
 
 
 def reading(x: Array) -> contextlib.AbstractContextManager:

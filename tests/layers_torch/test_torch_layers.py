@@ -263,14 +263,20 @@ def test_gaussians_are_pytrees():
         assert type(pytree.tree_unflatten(leaves, spec)) is type(value)
 
 
-@pytest.mark.slow
+def compiles(test):
+    """A test that compiles, with what PyTorch warns of inside its own compiler."""
+    for message in (
+        "ignore:`torch._prims_common.check` is deprecated:FutureWarning",
+        "ignore:.*should not be instantiated:DeprecationWarning",
+        "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning",
+    ):
+        test = pytest.mark.filterwarnings(message)(test)
+    return pytest.mark.slow(test)
+
+
+@compiles
 @every_kind
 @pytest.mark.parametrize("name", ["kl", "w2", "frobenius", "joint-min-entropy"])
-@pytest.mark.filterwarnings("ignore:`torch._prims_common.check` is deprecated:FutureWarning")
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised inside of dynamo
-@pytest.mark.filterwarnings(
-    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
-)  # raised inside of inductor
 def test_compile_fullgraph(name, kind):
     """One graph, no breaks, the same numbers and gradients; with the checks left on."""
     if (name, kind) in (("w2", "full"), ("frobenius", "diag")):
@@ -289,6 +295,38 @@ def test_compile_fullgraph(name, kind):
         store.extend([*projected, *torch.autograd.grad(total(projected), scale)])
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@compiles
+def test_layers_of_different_bounds_compile_side_by_side():
+    """The second number makes PyTorch ask whether a bound varies; each is still compiled once, with its own."""
+    torch._dynamo.reset()
+    first, second = (KLProjection(bound, bound) for bound in (1e-3, 2e-3))
+    pairs = [policies(framework, gentle_pair("diag", num, 2)) for num in (4, 7)]
+
+    def results(one, other):
+        found = []
+        for predicted, old in pairs:
+            for layer in (one, other):
+                scale = predicted.scale.clone().requires_grad_()
+                projected = layer(predicted.with_scale(scale), old)
+                found.extend([*projected, *torch.autograd.grad(total(projected), scale)])
+        return found
+
+    compiled = [torch.compile(layer, fullgraph=True) for layer in (first, second)]
+    expected, found = results(first, second), results(*compiled)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        results(*compiled)
+
+
+@compiles
+def test_what_does_not_fit_is_said_while_compiling():
+    torch._dynamo.reset()
+    (predicted, _), (_, old) = (policies(framework, gentle_pair("diag", 4, dim)) for dim in (2, 3))
+    with pytest.raises(Exception, match="old policy has 3 action dimensions, predicted has 2"):
+        torch.compile(KLProjection(1e-3, 1e-3), fullgraph=True)(predicted, old)
 
 
 @pytest.mark.gpu

@@ -12,7 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from trpl.backend import has_values, is_array, is_floating, is_jax, is_torch, namespace, reading
+from trpl.backend import (
+    has_values,
+    is_array,
+    is_floating,
+    is_jax,
+    is_number,
+    is_torch,
+    is_varying_number,
+    namespace,
+    reading,
+)
 from trpl.errors import ConvergenceError
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
 from trpl.linalg import diagonal, lower_mask
@@ -99,7 +109,7 @@ def as_bound(name: str, bound: Array, like: Gaussian, *, check: bool) -> Array:
 
 def known_limit(bound: Array) -> float:
     """What a bound is known not to exceed, whatever is traced: itself if it is a number."""
-    return float(bound) if isinstance(bound, int | float | np.generic) else math.inf
+    return float(bound) if is_number(bound) else math.inf
 
 
 def as_entropy(name: str, target: Array | None, like: Gaussian, *, check: bool) -> Array | None:
@@ -117,7 +127,7 @@ FLOAT32_RANGE = 7.1e-46, 3.4028235e38  # what is smaller becomes 0 there, what i
 
 def _holds(condition: Callable[[Any, Array], Array], given: Array, array: Array) -> bool:
     """Whether all of `array` meets the condition, as far as one can see: an array may be traced, a number is not."""
-    if isinstance(given, int | float | np.generic):
+    if is_number(given):
         number = float(given)
         if array.dtype.itemsize == 4:
             lowest, highest = FLOAT32_RANGE
@@ -134,8 +144,10 @@ def _holds(condition: Callable[[Any, Array], Array], given: Array, array: Array)
 
 def _as_array(name: str, value: Array, like: Gaussian) -> Array:
     """A number or an array of numbers per state, in the policy's framework and dtype."""
-    if isinstance(value, int | float | np.generic):
+    if is_number(value):
         return _full_like(float(value), like.mean)
+    if is_varying_number(value):
+        return like.mean.new_full((), value)
     if not is_array(value):
         raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
     if not is_floating(value):

@@ -20,7 +20,17 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from trpl.backend import Rule, all_true, any_true, namespace, solve_triangular, stop_gradient, unless_none, when_any
+from trpl.backend import (
+    Rule,
+    all_true,
+    any_true,
+    computes_again,
+    namespace,
+    solve_triangular,
+    stop_gradient,
+    unless_none,
+    when_any,
+)
 from trpl.gaussians.distances import kl_cov
 from trpl.gaussians.values import DiagGaussian, Gaussian
 from trpl.linalg import (
@@ -141,13 +151,25 @@ def _diag_forward(p: Array, q: Array, bound: Array, excess: Array, outside: Arra
     def work(p: Array, q: Array, bound: Array, excess: Array, outside: Array) -> tuple[Array, ...]:
         x = kl_root(excess, bound, outside, width)
         ratio = 1.0 / xp.sqrt(1.0 + x[..., None] * excess)
-        return xp.where(outside[..., None], q * ratio, p), ratio, x
+        projected = xp.where(outside[..., None], q * ratio, p)
+        if computes_again(projected):
+            ratio, x = _seen_from(projected, q, excess)
+        return projected, ratio, x
 
     def idle(p: Array, q: Array, bound: Array, excess: Array, outside: Array) -> tuple[Array, ...]:
         shape = xp.broadcast_arrays(p, q, outside[..., None])[0]
         return xp.where(outside[..., None], shape, p), xp.ones_like(shape), xp.ones_like(shape[..., 0])
 
     return unless_none(outside, work, idle, p, q, bound, excess, outside)
+
+
+def _seen_from(projected: Array, q: Array, excess: Array) -> tuple[Array, Array]:
+    """The ratio L̃/L_q and x of a result, without the search: xa = −N/(1 + N), all its terms of one sign along N."""
+    xp = namespace(projected)
+    ratio = projected / q
+    normal = diag_excess(q, projected)
+    share = normal / ratio
+    return ratio, -squared_norm(share) / xp.sum(normal * excess, axis=-1)
 
 
 def _diag_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:

@@ -22,6 +22,11 @@ from trpl.projections.layer import Audit
 from trpl.projections.regions import KL, Frobenius, SeparateRegion, Wasserstein
 from trpl.torch.distributions import from_distribution, to_distribution
 
+# Dynamo need not follow them: a compiled layer then checks five objects at each call instead of 250. They are traced
+# with the rest of the graph below it. (What this imports, every optimiser of PyTorch imports too.)
+_project: Callable[..., Any] = torch.compiler.allow_in_graph(core.project)  # pyright: ignore[reportAssignmentType]
+_project_jointly: Callable[..., Any] = torch.compiler.allow_in_graph(core.project_jointly)  # pyright: ignore[reportAssignmentType]
+
 Bound = float | Tensor
 Policy = Gaussian | Distribution
 
@@ -77,7 +82,7 @@ class _Separate(nn.Module):
     ) -> Any:
         """The predicted policy inside the trust region around the old one; bounds given here replace the layer's."""
         projected = _named(
-            core.project,
+            _project,
             self.region,
             from_distribution(predicted, "predicted"),
             from_distribution(old, "old"),
@@ -190,7 +195,7 @@ class JointKLProjection(nn.Module):
     ) -> Any:
         """The nearest policy within the bound that meets the entropy; arguments replace the layer's."""
         solution = _named(
-            core.project_jointly,
+            _project_jointly,
             from_distribution(predicted, "predicted"),
             from_distribution(old, "old"),
             bound=self.bound if bound is None else bound,
