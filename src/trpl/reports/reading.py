@@ -21,6 +21,7 @@ from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 
 from trpl.errors import RecordError
 
@@ -201,14 +202,14 @@ def _read_lines(file: Path, notes: list[str]) -> list[dict[str, Any]]:
             lines.append(last)
         else:
             notes.append(f"{file}, line {len(lines) + 1}: half-written last line, left out")
-    try:
-        rows = json.loads(
-            b"[" + b",".join(lines) + b"]"
-        )  # one parse for the whole file: half the time of one for each line
+    whole = b"[" + b",".join(lines) + b"]"  # one parse for the whole file: half the time of one for each line
+    for parse in (orjson.loads, json.loads):  # the slower one knows NaN, and numbers of any size
+        try:
+            rows = parse(whole)
+        except (ValueError, RecursionError):
+            continue
         if len(rows) == len(lines) and all(type(row) is dict for row in rows):
             return rows
-    except (ValueError, RecursionError):
-        pass
     number = next((i for i, line in enumerate(lines, start=1) if not _parses(line)), 1)
     raise RecordError(f"{file}, line {number}: not a JSON record: {lines[number - 1][:60]!r}")
 
