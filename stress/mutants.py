@@ -1,6 +1,6 @@
 """Mutation testing of the maths: small faults put into the code one at a time, and whether a test notices.
 
-    python stress/mutants.py [--only PATTERN ...] [--digits 37] [--work FOLDER] [--out stress/mutants.md]
+    python stress/mutants.py [--only PATTERN ...] [--digits 37] [--workers 2] [--work FOLDER] [--out stress/mutants.md]
 
 mutmut makes the faults in a copy of the tree: numbers, operators, comparisons, conditions, arguments left out or None,
 assignments of None. A first run gives each the quick tests that reach its function (PyTorch, a few seconds at most,
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,7 +92,9 @@ def prepare(work: Path) -> None:
     (work / "plugins" / "swift.py").write_text(PLUGIN)
 
 
-def run_mutmut(work: Path, *, files: list[str], tests: list[str], words: str, names: Iterable[str]) -> Verdicts:
+def run_mutmut(
+    work: Path, *, files: list[str], tests: list[str], words: str, names: Iterable[str], workers: int
+) -> Verdicts:
     """One round: the faults by name, or all that have no verdict yet."""
     prepare(work)
     settings = {"files": json.dumps(files), "tests": json.dumps(tests), "words": json.dumps(words)}
@@ -103,7 +106,7 @@ def run_mutmut(work: Path, *, files: list[str], tests: list[str], words: str, na
     }
     path = os.pathsep.join(map(str, (work / "mutants" / "src", work / "plugins")))
     mutmut = Path(sys.executable).parent / "mutmut"
-    command = [str(mutmut), "run", "--max-children", "1", *names]
+    command = [str(mutmut), "run", "--max-children", str(workers), *names]
     done = subprocess.run(command, cwd=work, env=os.environ | one_thread | {"PYTHONPATH": path})
     if done.returncode:
         raise SystemExit(f"mutmut ended with {done.returncode}")
@@ -194,15 +197,17 @@ def main() -> int:
     parser.add_argument("--work", type=Path, help="folder of the copy, kept; without it a temporary one")
     parser.add_argument("--out", type=Path, default=ROOT / "stress" / "mutants.md")
     parser.add_argument("--digits", default="", help="a sample: only faults whose number ends in one of these digits")
+    parser.add_argument("--workers", type=int, default=1, help="how many at a time")
     parser.add_argument("--quick", action="store_true", help="leave out the wider tests for what survives")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         work = (options.work or Path(name)).resolve()
         sample = [f"*__mutmut_*{digit}" for digit in options.digits]
-        found = run_mutmut(work / "quick", files=options.only, tests=QUICK, words=FAST, names=sample)
+        run = partial(run_mutmut, files=options.only, workers=options.workers)
+        found = run(work / "quick", tests=QUICK, words=FAST, names=sample)
         left = [name for by_name in found.values() for name, v in by_name.items() if v not in KILLED]
         if left and not options.quick:
-            wider = run_mutmut(work / "wide", files=options.only, tests=WIDE, words=TORCH, names=left)
+            wider = run(work / "wide", tests=WIDE, words=TORCH, names=left)
             found = {file: by_name | wider.get(file, {}) for file, by_name in found.items()}
         text, well = report(work / "quick", found)
     options.out.write_text(text)

@@ -6,6 +6,9 @@ import torch
 from cases import CASES, KINDS
 from frameworks import TYPES, Torch, policies
 from generators import gentle_pair
+from trpl import DiagGaussian
+from trpl.gaussians.distances import kl_cov
+from trpl.projections import kl
 
 FACTOR = 1.2
 
@@ -38,3 +41,22 @@ def test_on_both_sides_of_the_bound(case, kind):
         assert not bool(gradient[~outside].any())
         assert bool(gradient[outside].any())
     assert bool((gradients[0][~outside] == 1.0).all())
+
+
+@pytest.mark.parametrize(("dtype", "accuracy"), [(torch.float64, 1e-9), (torch.float32, 2e-3)])
+def test_multipliers_are_seen_from_the_result(dtype, accuracy):
+    """What compiled PyTorch works out in the backward pass is what the search found, whatever the policies."""
+    draw = torch.Generator().manual_seed(0)
+    size = 20_000
+    old, change = (torch.randn((size, 4), generator=draw, dtype=torch.float64) for _ in range(2))
+    wide = torch.rand((size, 1), generator=draw, dtype=torch.float64)
+    q = torch.exp(3.0 * old).to(dtype)
+    p = (q * torch.exp(10.0**wide * change)).to(dtype)
+    bound = (10.0 ** (-5.0 + 6.0 * torch.rand(size, generator=draw, dtype=torch.float64))).to(dtype)
+    excess = kl.diag_excess(p, q)
+    outside = kl_cov(DiagGaussian(q, p), DiagGaussian(q, q)) > bound
+    assert 0.5 < outside.double().mean() < 0.99
+    projected, ratio, x = kl._diag_forward(p, q, bound, excess, outside, width=kl.Width.ANY)
+    seen_ratio, seen = kl._seen_from(projected, q, excess)
+    torch.testing.assert_close(seen_ratio[outside], ratio[outside], rtol=10 * torch.finfo(dtype).eps, atol=0.0)
+    torch.testing.assert_close(seen[outside], x[outside], rtol=accuracy, atol=0.0)

@@ -212,13 +212,18 @@ def _full_forward(p: Array, q: Array, bound: Array, outside: Array, *, width: Wi
     def work(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
         change = solve_triangular(p, q - p)
         factor, x = _whitened_projection(change, bound, outside, width)
-        return xp.where(outside[..., None, None], q @ factor, p), factor, x
+        return _where(outside, q @ factor, p), factor, x
 
     def idle(p: Array, q: Array, bound: Array, outside: Array) -> tuple[Array, ...]:
         shape = xp.broadcast_arrays(p, q, outside[..., None, None])[0]
         return xp.where(outside[..., None, None], shape, p), xp.zeros_like(shape), xp.ones_like(shape[..., 0, 0])
 
     return unless_none(outside, work, idle, p, q, bound, outside)
+
+
+def _where(outside: Array, moved: Array, kept: Array) -> Array:
+    """Matrices that are moved where they are outside; where all are known to be, there is nothing to choose."""
+    return moved if all_true(outside) else namespace(moved).where(outside[..., None, None], moved, kept)
 
 
 def _whitened_projection(change: Array, bound: Array, outside: Array, width: Width) -> tuple[Array, Array]:
@@ -303,7 +308,6 @@ def _normal(factor: Array) -> Array:
 def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:
     (p, _, _, outside), (projected, factor, x) = inputs, outputs
     xp = namespace(p)
-    mask = outside[..., None, None]
     old_too = needed[1] or needed[2]
 
     def work(cotangent: Array) -> tuple[Array, ...]:
@@ -318,10 +322,10 @@ def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
         lower = lower_mask(p)
         p_bar = pulled @ stretch.mT
         p_bar *= lower
-        p_bar = xp.where(mask, p_bar, cotangent)
+        p_bar = _where(outside, p_bar, cotangent)
         if not old_too:
             return (p_bar,)
-        q_bar = xp.where(mask, lower * ((cotangent - pulled) @ factor.mT), 0.0 * cotangent)
+        q_bar = _where(outside, lower * ((cotangent - pulled) @ factor.mT), 0.0 * cotangent)
         return p_bar, q_bar, xp.where(outside, 2.0 * along, 0.0 * along)
 
     def idle(cotangent: Array) -> tuple[Array, ...]:
