@@ -322,6 +322,27 @@ def test_layers_of_different_bounds_compile_side_by_side():
 
 
 @compiles
+def test_compiles_around_vmap_and_for_batches_of_any_size():
+    torch._dynamo.reset()
+    layer = KLProjection(1e-3, 1e-3)
+
+    def each(*arrays):
+        return tuple(layer(DiagGaussian(*arrays[:2]), DiagGaussian(*arrays[2:])))
+
+    predicted, old = policies(framework, gentle_pair("diag", 4, 2))
+    expected = layer(predicted, old)
+    for one, other in zip(torch.compile(torch.vmap(each), fullgraph=True)(*predicted, *old), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    any_size = torch.compile(layer, fullgraph=True, dynamic=True)
+    any_size(predicted, old)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for num in (5, 9):
+            predicted, old = policies(framework, gentle_pair("diag", num, 2))
+            for one, other in zip(any_size(predicted, old), layer(predicted, old), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@compiles
 def test_what_does_not_fit_is_said_while_compiling():
     torch._dynamo.reset()
     (predicted, _), (_, old) = (policies(framework, gentle_pair("diag", 4, dim)) for dim in (2, 3))
