@@ -40,6 +40,7 @@ QUICK = [
     "tests/projections/test_door_details.py",
     "tests/projections/test_one_gradient.py",
     "tests/projections/test_near_the_bound.py",
+    "tests/projections/test_entropy_given.py",
     "tests/projections/test_unrolled.py",
     "tests/conformance",
     "tests/algorithms/test_losses.py",

@@ -49,6 +49,27 @@ def test_a_mirror_root_below_zero_is_not_taken():
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
 
 
+def test_two_steps_that_end_on_the_mirror_root_go_on():
+    """x²/(x² + 0.01) is even and flat at the end: from one start the first step lands on −0.1 to the last digit."""
+
+    def evaluate(x):
+        whole = x * x + 0.01
+        return x * x / whole, 0.02 * x * x / (whole * whole)
+
+    def first_step(x):
+        value, slope = evaluate(x)
+        return x + 2.0 * x * value.sqrt() * (target.sqrt() - value.sqrt()) / slope
+
+    target = torch.tensor([0.5], dtype=torch.float64)
+    near, far = torch.tensor([0.1], dtype=torch.float64), torch.tensor([1.0], dtype=torch.float64)
+    for _ in range(80):
+        start = 0.5 * (near + far)
+        near, far = (start, far) if first_step(start) > -0.1 else (near, start)
+    torch.testing.assert_close(first_step(start), torch.full_like(start, -0.1), rtol=1e-9, atol=0.0)
+    found = increasing_root(evaluate, target, start=start, active=torch.tensor([True]))
+    torch.testing.assert_close(found, torch.tensor([0.1], dtype=torch.float64), rtol=1e-9, atol=0.0)
+
+
 def test_entries_that_are_not_active_stay():
     start = torch.tensor([0.3, 0.7], dtype=torch.float64)
     found = increasing_root(
