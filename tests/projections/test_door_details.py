@@ -65,3 +65,41 @@ def test_any_part_alone_may_be_traced():
 
                 found = jax.jit(call)((predicted, old)[which][i])
                 assert all(jnp.allclose(a, b, rtol=1e-9) for a, b in zip(found, expected, strict=True))
+
+
+def test_one_old_policy_serves_a_batch():
+    predicted, old = policies(Torch(), gentle_pair("diag"))
+    one = DiagGaussian(*(x[2] for x in old))
+    many = DiagGaussian(*(x[2].expand_as(x) for x in old))
+    for found, expected in zip(KL.make(Torch())(predicted, one), KL.make(Torch())(predicted, many), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bounds_of_the_other_type_become_the_policys(dtype):
+    predicted, old = policies(Torch(), gentle_pair("diag"), str(dtype).removeprefix("torch."))
+    other = torch.float64 if dtype is torch.float32 else torch.float32
+    bound = torch.full((len(predicted.mean),), 0.25, dtype=other)
+    found = KL.make(Torch())(predicted, old, mean_bound=bound, cov_bound=bound)
+    expected = KL.make(Torch())(predicted, old, mean_bound=bound.to(dtype), cov_bound=bound.to(dtype))
+    assert found.mean.dtype == found.std.dtype == dtype
+    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+
+
+def test_numbers_beyond_the_largest_float_are_refused():
+    predicted, old = policies(Torch(), gentle_pair("diag"), "float32")
+    with pytest.raises(ValueError, match="mean_bound must be positive and finite as float32; got 1e"):
+        KL.make(Torch(), 1e39)(predicted, old)
+    for target in (1e39, -1e39):
+        with pytest.raises(ValueError, match="no covariance has an entropy of"):
+            KL.make(Torch())(predicted, old, entropy=target)
+
+
+def test_arrays_of_two_kinds_and_scales_without_axes_are_refused():
+    predicted, old = policies(Torch(), gentle_pair("diag"))
+    with pytest.raises(ValueError, match=r"predicted\.mean is a PyTorch array and predicted\.std a NumPy array"):
+        KL.make(Torch())(predicted.with_scale(predicted.scale.numpy()), old)
+    with pytest.raises(ValueError, match="needs 1 axis or more"):
+        KL.make(Torch())(predicted.with_scale(predicted.scale[0, 0]), old)
+    with pytest.raises(ValueError, match="mean_bound is a JAX array and the policy's are PyTorch arrays"):
+        KL.make(Torch())(predicted, old, mean_bound=jnp.asarray(0.1))
