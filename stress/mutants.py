@@ -12,6 +12,8 @@ stress/survivors.toml knows for each. Exit code 1 if fewer than 85 % are killed,
 from __future__ import annotations
 
 import argparse
+import ast
+import difflib
 import json
 import os
 import re
@@ -127,21 +129,29 @@ def verdicts(work: Path) -> Verdicts:
 
 def survivors(work: Path, found_by: Verdicts) -> list[Survivor]:
     """What was not killed, with the line it changes."""
-    mutmut = Path(sys.executable).parent / "mutmut"
     found = []
     for file, by_name in found_by.items():
         source = (work / file).read_text().splitlines()
+        functions = functions_in(work / "mutants" / file)
         for name in (name for name, verdict in by_name.items() if verdict not in KILLED):
-            shown = subprocess.run([str(mutmut), "show", name], cwd=work, capture_output=True, text=True, check=True)
-            found.append(located(name, file, shown.stdout, source))
+            fault = name.rpartition(".")[2]
+            whole = f"{fault.rpartition('__mutmut_')[0]}__mutmut_orig"
+            found.append(located(name, file, functions[whole], functions[fault], source))
     return sorted(found, key=lambda s: (s.file, s.line, s.becomes))
 
 
-def located(name: str, file: str, diff: str, source: list[str]) -> Survivor:
-    """The place of a fault, from its difference to the function that it is in."""
-    lines = diff.splitlines()
-    removed = [line[1:].strip() for line in lines if line.startswith("-") and not line.startswith("---")]
-    added = [line[1:].strip() for line in lines if line.startswith("+") and not line.startswith("+++")]
+def functions_in(file: Path) -> dict[str, list[str]]:
+    """The lines of every function, by its name: mutmut writes each fault as a function beside the whole one."""
+    text = file.read_text()
+    lines = text.splitlines()
+    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+    return {node.name: lines[node.lineno - 1 : node.end_lineno] for node in nodes}
+
+
+def located(name: str, file: str, whole: list[str], faulty: list[str], source: list[str]) -> Survivor:
+    """The place of a fault, from what it changes in its function."""
+    changes = list(difflib.ndiff(whole[1:], faulty[1:]))
+    removed, added = ([line[2:].strip() for line in changes if line.startswith(sign)] for sign in ("- ", "+ "))
     function = re.sub(r"^x_|^xǁ\w+?ǁ", "", name.rpartition(".")[2]).partition("__mutmut")[0]
     start = next((i for i, line in enumerate(source) if re.match(rf"\s*def {function}\b", line)), 0)
     was = removed[0] if removed else ""

@@ -46,15 +46,14 @@ def is_varying_number(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.SymFloat | torch.SymInt)
 
 
-_NUMPY_FLOATS = (np.dtype("float32"), np.dtype("float64"))  # JAX's are these too
+_FLOATS: set[Any] = {np.dtype("float32"), np.dtype("float64")}  # JAX's are these too; PyTorch's join with it
 
 
 def is_floating(x: Array) -> bool:
     """Whether `x` is float32 or float64, the types the maths is made for."""
-    if is_torch(x):
-        torch = sys.modules["torch"]
-        return x.dtype is torch.float32 or x.dtype is torch.float64
-    return x.dtype in _NUMPY_FLOATS
+    if not _TORCH and is_torch(x):
+        _torch_namespace()
+    return x.dtype in _FLOATS
 
 
 _TORCH: list[Any] = []  # PyTorch's namespace, once it is made
@@ -75,6 +74,7 @@ def _torch_namespace() -> Any:
         made.__dict__.update({name: getattr(torch, name) for name in _AS_THE_STANDARD_HAS_THEM})
         made.__dict__.update(min=torch.amin, max=torch.amax)
         made.__name__ = "trpl.backend.torch"
+        _FLOATS.update((torch.float32, torch.float64))
         _TORCH.append(made)
     return _TORCH[0]
 

@@ -73,6 +73,12 @@ def test_one_old_policy_serves_a_batch():
     many = DiagGaussian(*(x[2].expand_as(x) for x in old))
     for found, expected in zip(KL.make(Torch())(predicted, one), KL.make(Torch())(predicted, many), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=0.0)
+    two_axes = DiagGaussian(*(torch.stack([x, 2.0 * x]) for x in predicted))
+    found = KL.make(Torch())(two_axes, old)
+    for i in (0, 1):
+        expected = KL.make(Torch())(DiagGaussian(*(x[i] for x in two_axes)), old)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one[i], other, rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
