@@ -60,3 +60,5 @@ def test_multipliers_are_seen_from_the_result(dtype, accuracy):
     seen_ratio, seen = kl._seen_from(projected, q, excess)
     torch.testing.assert_close(seen_ratio[outside], ratio[outside], rtol=10 * torch.finfo(dtype).eps, atol=0.0)
     torch.testing.assert_close(seen[outside], x[outside], rtol=accuracy, atol=0.0)
+    nowhere = kl._seen_from(q, q, excess)
+    assert bool((nowhere[0] == 1.0).all() & (nowhere[1] == 0.0).all())

@@ -164,12 +164,13 @@ def _diag_forward(p: Array, q: Array, bound: Array, excess: Array, outside: Arra
 
 
 def _seen_from(projected: Array, q: Array, excess: Array) -> tuple[Array, Array]:
-    """The ratio L̃/L_q and x of a result, without the search: xa = −N/(1 + N), all its terms of one sign along N."""
-    xp = namespace(projected)
+    """The ratio L̃/L_q and x of a result, without the search: xa = −N/(1 + N), all its terms of one sign along N.
+
+    Where the bound is below rounding, N = 0 and so is x.
+    """
     ratio = projected / q
     normal = diag_excess(q, projected)
-    share = normal / ratio
-    return ratio, -squared_norm(share) / xp.sum(normal * excess, axis=-1)
+    return ratio, _coefficient(squared_norm(normal / ratio), -namespace(q).sum(normal * excess, axis=-1))
 
 
 def _diag_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:
@@ -189,7 +190,7 @@ def _diag_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
 
 
 def _coefficient(inner: Array, squared: Array) -> Array:
-    """⟨S, N⟩/‖N‖², and 0 where N = 0: there predicted and old agree, and nothing is projected."""
+    """⟨S, N⟩/‖N‖², or another ratio along N, and 0 where N = 0: there projected and old agree."""
     xp = namespace(inner)
     return inner / xp.clip(squared, xp.finfo(squared.dtype).smallest_normal, None)
 
