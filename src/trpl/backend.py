@@ -7,12 +7,12 @@ arrives, so NumPy, PyTorch and JAX are each optional.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-import array_api_compat
 import numpy as np
 
 Array = Any
@@ -20,12 +20,16 @@ Array = Any
 
 def is_torch(x: Any) -> bool:
     """Whether `x` is a PyTorch tensor; never imports PyTorch."""
+    if type(x) is np.ndarray:
+        return False
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 def is_jax(x: Any) -> bool:
     """Whether `x` is a JAX array or tracer; never imports JAX."""
+    if type(x) is np.ndarray:
+        return False
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(x, jax.Array)
 
@@ -79,14 +83,49 @@ def _torch_namespace() -> Any:
     return _TORCH[0]
 
 
+@functools.cache
+def _ones(size: int, dtype: Any) -> np.ndarray:
+    return np.ones(size, dtype)
+
+
+def _numpy_sum(x: np.ndarray, axis: Any = None, keepdims: bool = False) -> np.ndarray:
+    """NumPy's sum; over the last axis as a product with ones, since its own is slow where that axis is short."""
+    if axis == -1 and not keepdims and x.dtype.kind == "f":
+        return x @ _ones(x.shape[-1], x.dtype)
+    return np.add.reduce(x, axis=axis, keepdims=keepdims)
+
+
+def _numpy_clip(x: np.ndarray, lowest: Any, highest: Any) -> np.ndarray:
+    if lowest is not None:
+        x = np.maximum(x, lowest)
+    return x if highest is None else np.minimum(x, highest)
+
+
+_NUMPY: Any = types.ModuleType("trpl.backend.numpy")
+"""NumPy, with the shortest ways to what small batches call most."""
+_NUMPY.__getattr__ = lambda name: getattr(np, name)
+_NUMPY.__dict__.update(
+    sum=_numpy_sum,
+    clip=_numpy_clip,
+    min=lambda x, axis=None: np.minimum.reduce(x, axis=axis),
+    max=lambda x, axis=None: np.maximum.reduce(x, axis=axis),
+    flip=lambda x, axis: np.flip(x, axis).copy(),  # as PyTorch's: what comes next is a product
+    **{name: getattr(np, name) for name in _AS_THE_STANDARD_HAS_THEM if name not in ("sum", "clip")},
+)
+
+
 def namespace(*arrays: Array) -> Any:
     """The array API namespace of the arguments; Python numbers are ignored."""
     for x in arrays:
+        if type(x) is np.ndarray:
+            return _NUMPY
         if is_torch(x):
             return _TORCH[0] if _TORCH else _torch_namespace()
         if is_jax(x):
             return sys.modules["jax"].numpy
-    return array_api_compat.array_namespace(*(x for x in arrays if not isinstance(x, int | float)))
+        if isinstance(x, np.ndarray | np.generic):
+            return _NUMPY
+    raise TypeError(f"no array among the {len(arrays)} arguments")
 
 
 def has_values(*arrays: Array) -> bool:
@@ -106,10 +145,68 @@ def has_values(*arrays: Array) -> bool:
     return True
 
 
+SERIAL = 1 << 15  # entries up to which PyTorch computes on one thread, however many it has
+
+
+def _suits_numpy(tensors: Sequence[Array]) -> bool:
+    """Whether NumPy should compute in PyTorch's place, on the same memory, where both would use one thread.
+
+    A call of it costs a third, and so does a product of many small matrices. Not where something wants to see PyTorch's
+    operations: a compiler, a transformation, a mode, a subclass.
+    """
+    torch = sys.modules["torch"]
+    state = torch._C
+    if torch.compiler.is_compiling() or state._are_functorch_transforms_active() or state._get_tracing_state():
+        return False
+    alone = torch.get_num_threads() == 1
+    for x in tensors:
+        if not (x.is_cpu and type(x) in (torch.Tensor, torch.nn.Parameter) and (alone or x.numel() <= SERIAL)):
+            return False
+    return not state._len_torch_dispatch_stack()
+
+
+def numbers(*arrays: Array) -> tuple[Array, ...]:
+    """The same values, constants for differentiation; NumPy's arrays in PyTorch's place where that is faster.
+
+    Rules that are given one of those compute with NumPy too. It pays where nearly everything does: the operations of
+    two libraries in turn push each other out of the processor's caches.
+    """
+    if all(is_torch(x) for x in arrays) and _suits_numpy(arrays):
+        return _as_numpy(*arrays)
+    return tuple(stop_gradient(x) for x in arrays)
+
+
+def alongside(x: Array, *others: Array) -> tuple[Array, ...]:
+    """The others as constants to compute with beside `x`, which came from `numbers`."""
+    return _as_numpy(*others) if type(x) is np.ndarray else tuple(stop_gradient(other) for other in others)
+
+
+def _as_numpy(*arrays: Array) -> tuple[np.ndarray, ...]:
+    return tuple(x if type(x) is np.ndarray else np.asarray(x.numpy(force=True) if is_torch(x) else x) for x in arrays)
+
+
+def _as_tensor(x: Array, order: Any = "K") -> Array:
+    """A new array of NumPy's as a tensor, on the same memory if it is in this order; a tensor itself."""
+    return x if is_torch(x) else sys.modules["torch"].from_numpy(np.asarray(x, order=order))
+
+
 def computes_again(x: Array) -> bool:
-    """Whether a compiler decides what to keep for the backward pass and what to compute again there: PyTorch's does,
-    and would rather search for a root twice than keep it."""
+    """Whether a compiler decides what is kept for the backward pass and what is computed again there: PyTorch's."""
     return is_torch(x) and not has_values(x)
+
+
+def later(cotangent: Array, *arrays: Array) -> tuple[Array, ...]:
+    """The same arrays, but not before the cotangent is known, so that what is computed from them is not kept for it.
+
+    PyTorch's compiler would rather keep every sum, and search for a root twice. No compiler sees that both are x.
+    """
+    xp = namespace(cotangent)
+    return tuple(xp.where(cotangent == cotangent, x, x) for x in arrays)
+
+
+def quiet(x: Array) -> contextlib.AbstractContextManager:
+    """Where one computes with what `numbers` gave: NumPy would warn of infinities and NaN, which the maths expects."""
+    return np.errstate(all="ignore") if type(x) is np.ndarray else contextlib.nullcontext()
 
 
 def reading(x: Array) -> contextlib.AbstractContextManager:
@@ -118,7 +215,7 @@ def reading(x: Array) -> contextlib.AbstractContextManager:
         import jax
 
         return jax.ensure_compile_time_eval()
-    return contextlib.nullcontext()
+    return quiet(x)
 
 
 def stop_gradient(x: Array) -> Array:
@@ -133,17 +230,23 @@ def stop_gradient(x: Array) -> Array:
 
 
 def solve_triangular(a: Array, b: Array, *, transpose: bool = False) -> Array:
-    """a⁻¹b for lower triangular a, or a⁻ᵀb."""
+    """a⁻¹b for lower triangular a, or a⁻ᵀb.
+
+    As a solve from the right, whose transposed arrays are in LAPACK's order already: nothing is copied.
+    """
     if is_torch(a):
         import torch
 
-        return torch.linalg.solve_triangular(a.mT if transpose else a, b, upper=transpose)
+        factor = a if transpose else a.mT
+        return torch.linalg.solve_triangular(factor, b.mT, upper=not transpose, left=False).mT
     if is_jax(a):
         import jax
 
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (jax.numpy.broadcast_to(z, batch + z.shape[-2:]) for z in (a, b))
-        return jax.lax.linalg.triangular_solve(a, b, left_side=True, lower=True, transpose_a=transpose)
+        return jax.lax.linalg.triangular_solve(a.mT, b.mT, left_side=False, transpose_a=transpose).mT
+    if "torch" in sys.modules:  # NumPy has none
+        return solve_triangular(_as_tensor(a), _as_tensor(b), transpose=transpose).numpy()
     return np.linalg.solve(a.mT if transpose else a, b)
 
 
@@ -159,7 +262,12 @@ def cholesky(a: Array) -> Array:
         import jax
 
         return jax.lax.linalg.cholesky(a, symmetrize_input=False)
-    return np.linalg.cholesky(a)
+    try:
+        return np.linalg.cholesky(a)
+    except np.linalg.LinAlgError:
+        if "torch" in sys.modules:
+            return cholesky(_as_tensor(a)).numpy()
+        raise
 
 
 def triangular_part(a: Array) -> Array:
@@ -194,8 +302,8 @@ def when_any(mask: Array, work: Callable[..., Any], idle: Callable[..., Any], *o
 
 
 def unless_none(mask: Array, work: Callable[..., Any], idle: Callable[..., Any], *operands: Array) -> Any:
-    """`when_any` for a caller who has looked at `mask` already where that was possible: eager PyTorch just works."""
-    return work(*operands) if is_torch(mask) else when_any(mask, work, idle, *operands)
+    """`when_any` for a caller who has looked at `mask` already where that was possible: all but JAX just work."""
+    return when_any(mask, work, idle, *operands) if is_jax(mask) else work(*operands)
 
 
 def while_loop(
@@ -231,6 +339,11 @@ def while_loop(
     return state
 
 
+def _of_one_kind(inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Tensors as they are, or all as NumPy's arrays if some are: then `numbers` has found that faster."""
+    return _as_numpy(*inputs) if any(isinstance(x, np.ndarray | np.generic) for x in inputs) else inputs
+
+
 class Rule:
     """A function with its derivative written by hand.
 
@@ -247,7 +360,7 @@ class Rule:
     ) -> None:
         self.forward, self.backward = forward, backward
         self.for_torch: Callable[..., tuple[Array, ...]] | None = None
-        self.for_eager: Callable[..., tuple[Array, ...]] | None = None
+        self.for_eager: Callable[..., Array] | None = None
         self.for_jax: Callable[..., Array] | None = None
         Rule.every.append(self)
 
@@ -255,12 +368,16 @@ class Rule:
         if is_torch(inputs[0]):
             torch = sys.modules["torch"]
             transformed = torch._C._are_functorch_transforms_active()
-            if not transformed and not (torch.is_grad_enabled() and any(x.requires_grad for x in inputs)):
-                return self.forward(*inputs)[0]
+            wanted = torch.is_grad_enabled() and any(is_torch(x) and x.requires_grad for x in inputs)
+            if not transformed and not wanted:
+                arrays = _of_one_kind(inputs)
+                with quiet(arrays[0]):
+                    return _as_tensor(self.forward(*arrays)[0], "C")
             if self.for_torch is None or self.for_eager is None:
                 self.for_torch, self.for_eager = _torch_functions(self)
-            apply = self.for_torch if transformed or torch.compiler.is_compiling() else self.for_eager
-            return apply(*inputs)[0]
+            if transformed or torch.compiler.is_compiling():
+                return self.for_torch(*inputs)[0]
+            return self.for_eager(*inputs)
         if is_jax(inputs[0]):
             if self.for_jax is None:
                 self.for_jax = _jax_function(self)
@@ -286,7 +403,7 @@ def _sum_to(x: Array | None, shape: tuple[int, ...]) -> Array | None:
 NO_SECOND = "trpl: projections have first derivatives only; a second derivative was asked for"
 
 
-def _torch_functions(rule: Rule) -> tuple[Callable[..., tuple[Array, ...]], Callable[..., tuple[Array, ...]]]:
+def _torch_functions(rule: Rule) -> tuple[Callable[..., tuple[Array, ...]], Callable[..., Array]]:
     """The rule for `torch.compile` and `torch.func`, and for eager code, where the older form of a function is called
     in half the time because it need not look at its own signature."""
     import torch
@@ -313,13 +430,20 @@ def _torch_functions(rule: Rule) -> tuple[Callable[..., tuple[Array, ...]], Call
     class Eager(torch.autograd.Function):
         @staticmethod
         def forward(ctx, *inputs):
-            output = rule_forward(*inputs)
-            Differentiable.setup_context(ctx, inputs, output)
-            return output
+            arrays = _of_one_kind(inputs)
+            ctx.by_numpy = arrays is not inputs
+            with quiet(arrays[0]):
+                outputs = rule_forward(*arrays)
+            if ctx.by_numpy:
+                inputs = tuple(map(_as_tensor, inputs))
+                outputs = (_as_tensor(outputs[0], "C"), *map(_as_tensor, outputs[1:]))
+            ctx.save_for_backward(*inputs, *outputs)
+            ctx.set_materialize_grads(False)
+            return outputs[0]
 
         @staticmethod
-        def backward(ctx, *cotangents):
-            return Differentiable.backward(ctx, *cotangents)
+        def backward(ctx, cotangent):
+            return Differentiable.backward(ctx, cotangent, by_numpy=ctx.by_numpy)
 
     class Differentiable(torch.autograd.Function):
         @staticmethod
@@ -333,23 +457,31 @@ def _torch_functions(rule: Rule) -> tuple[Callable[..., tuple[Array, ...]], Call
             ctx.set_materialize_grads(False)
 
         @staticmethod
-        def backward(ctx, cotangent, *_):
+        def backward(ctx, cotangent, *_, by_numpy=False):
             num_inputs = len(ctx.needs_input_grad)
             if cotangent is None:
                 return (None,) * num_inputs
             saved = ctx.saved_tensors
-            inputs, outputs = saved[:num_inputs], saved[num_inputs:]
 
             def gradients() -> tuple:
                 # The gradient of a sum is one number seen many times; batched products of such views are slow.
-                found = rule_backward(inputs, outputs, cotangent.contiguous(), ctx.needs_input_grad)
-                return tuple(_sum_to(g, x.shape) for g, x in zip(found, inputs, strict=True))
+                arrays, given = saved, cotangent.contiguous()
+                if by_numpy and _suits_numpy((given,)):
+                    *arrays, given = _as_numpy(*saved, given)
+                inputs, outputs = arrays[:num_inputs], arrays[num_inputs:]
+                with quiet(given):
+                    found = rule_backward(inputs, outputs, given, ctx.needs_input_grad)
+                    found = [_sum_to(g, x.shape) for g, x in zip(found, inputs, strict=True)]
+                if arrays is saved:
+                    return tuple(found)
+                # The cotangent itself is not ours: who gets it must see that others have it too.
+                return tuple(cotangent if g is given else None if g is None else _as_tensor(g, "C") for g in found)
 
             if not torch.is_grad_enabled() or torch.compiler.is_compiling():
                 return gradients()
             with torch.no_grad():  # someone keeps this gradient's graph
                 found = gradients()
-            return tuple(None if g is None else Refusing.apply(g, cotangent, *inputs) for g in found)
+            return tuple(None if g is None else Refusing.apply(g, cotangent, *saved[:num_inputs]) for g in found)
 
         @staticmethod
         def vmap(info, in_dims, *inputs):

@@ -8,19 +8,38 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from trpl.backend import Rule, cholesky, is_torch, namespace, solve_triangular, triangular_part
 
 Array = Any
 
 
+def dot(x: Array, y: Array) -> Array:
+    """⟨x, y⟩ over the last axis."""
+    return np.vecdot(x, y) if type(x) is np.ndarray else namespace(x).sum(x * y, axis=-1)
+
+
 def squared_norm(x: Array) -> Array:
     """‖x‖² over the last axis."""
-    return namespace(x).sum(x * x, axis=-1)
+    return dot(x, x)
+
+
+def matrix_dot(x: Array, y: Array) -> Array:
+    """⟨x, y⟩ over the last two axes."""
+    if type(x) is np.ndarray:
+        return np.vecdot(*(z.reshape(*z.shape[:-2], z.shape[-2] * z.shape[-1]) for z in (x, y)))
+    return namespace(x).sum(x * y, axis=(-2, -1))
 
 
 def squared_frobenius(x: Array) -> Array:
     """‖x‖²_F over the last two axes."""
-    return namespace(x).sum(x * x, axis=(-2, -1))
+    return matrix_dot(x, x)
+
+
+def gram(x: Array) -> Array:
+    """xᵀx over the last two axes; for one array with itself NumPy would call what is slow for small matrices."""
+    return (x.copy() if type(x) is np.ndarray else x).mT @ x
 
 
 def diagonal(x: Array) -> Array:
@@ -58,6 +77,9 @@ def log_ratio(p: Array, q: Array) -> Array:
     p/q would round to 1 when they are close, and (p − q)/q to −1 when p is much the smaller.
     """
     xp = namespace(p, q)
+    if type(p) is np.ndarray:  # of which no derivative is asked
+        change = p - q
+        return np.copysign(np.log1p(np.abs(change) / np.minimum(p, q)), change)
     above = p >= q
     sign = xp.where(above, 1.0, -1.0)
     return sign * xp.log1p(sign * (p - q) / xp.where(above, q, p))
@@ -70,6 +92,15 @@ def lower_mask(x: Array) -> Array:
     """
     xp = namespace(x)
     return xp.tril(xp.ones(x.shape[-2:], **_like(x)))
+
+
+def is_lower(x: Array) -> bool:
+    """Whether nothing stands above the diagonal in any of the matrices, whose numbers can be looked at."""
+    if type(x) is np.ndarray:
+        anywhere = np.logical_or.reduce(x, axis=tuple(range(x.ndim - 2)))
+        return not np.triu(anywhere, 1).any()
+    xp = namespace(x)
+    return float(xp.sum(xp.abs(x * (1.0 - lower_mask(x))))) == 0.0
 
 
 def symmetrised_half_tril(x: Array) -> Array:
@@ -156,4 +187,4 @@ eigenvalues and b = I are ordinary points.
 def cholesky_inverse_factor(a: Array) -> Array:
     """C⁻¹ for a = CCᵀ, C lower triangular."""
     factor = cholesky(a)
-    return solve_triangular(factor, namespace(a).broadcast_to(identity_like(a), factor.shape))
+    return solve_triangular(factor, identity_like(a))

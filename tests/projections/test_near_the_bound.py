@@ -56,9 +56,12 @@ def test_multipliers_are_seen_from_the_result(dtype, accuracy):
     excess = kl.diag_excess(p, q)
     outside = kl_cov(DiagGaussian(q, p), DiagGaussian(q, q)) > bound
     assert 0.5 < outside.double().mean() < 0.99
-    projected, ratio, x = kl._diag_forward(p, q, bound, excess, outside, width=kl.Width.ANY)
-    seen_ratio, seen = kl._seen_from(projected, q, excess)
+    x = kl._diag_root(excess, bound, kl.Width.ANY)
+    projected, ratio = kl._diag_forward(p, q, bound, excess, x)
+    seen_ratio, normal, seen = kl._seen_from(projected, q, excess)
     torch.testing.assert_close(seen_ratio[outside], ratio[outside], rtol=10 * torch.finfo(dtype).eps, atol=0.0)
+    torch.testing.assert_close(1.0 + normal[outside], (ratio * ratio)[outside], rtol=1e-5, atol=accuracy)
     torch.testing.assert_close(seen[outside], x[outside], rtol=accuracy, atol=0.0)
     nowhere = kl._seen_from(q, q, excess)
-    assert bool((nowhere[0] == 1.0).all() & (nowhere[1] == 0.0).all())
+    for found, expected in zip(nowhere, (1.0, 0.0, 0.0), strict=True):
+        assert bool((found == expected).all())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trpl.backend import stop_gradient
+from trpl.backend import numbers, stop_gradient
 
 Array = Any
 
@@ -87,6 +87,23 @@ class FullGaussian(NamedTuple):
 
 
 Gaussian = DiagGaussian | FullGaussian
+
+
+class Pair(NamedTuple):
+    """A predicted and an old policy, and both again as constants to compute with."""
+
+    predicted: Gaussian
+    old: Gaussian
+    p: Gaussian
+    q: Gaussian
+
+    @classmethod
+    def of(cls, predicted: Gaussian, old: Gaussian, *, by_hand: bool = False) -> Pair:
+        """The pair of these two; where all derivatives are written by hand, in the form that is fastest."""
+        if not by_hand:
+            return cls(predicted, old, predicted.detached(), old.detached())
+        arrays = numbers(*predicted, *old)
+        return cls(predicted, old, type(predicted)(*arrays[:2]), type(old)(*arrays[2:]))
 
 
 class Parts(NamedTuple):

@@ -6,13 +6,16 @@ checked when they can be looked at and the layer's `check` is on.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from trpl.backend import (
+    alongside,
     has_values,
     is_array,
     is_floating,
@@ -24,8 +27,8 @@ from trpl.backend import (
     reading,
 )
 from trpl.errors import ConvergenceError
-from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
-from trpl.linalg import diagonal, lower_mask
+from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Pair
+from trpl.linalg import diagonal, is_lower
 
 Array = Any
 
@@ -147,7 +150,7 @@ def _as_array(name: str, value: Array, like: Gaussian) -> Array:
     if is_number(value):
         return _full_like(float(value), like.mean)
     if is_varying_number(value):
-        return like.mean.new_full((), value)
+        return _full_like(value, like.mean)
     if not is_array(value):
         raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
     if not is_floating(value):
@@ -163,10 +166,10 @@ def _as_array(name: str, value: Array, like: Gaussian) -> Array:
     return value if value.dtype == like.mean.dtype else namespace(like.mean).astype(value, like.mean.dtype)
 
 
-def _full_like(value: float | np.ndarray, like: Array) -> Array:
-    """Numbers as an array of the same framework, dtype and device."""
+def _full_like(value: Any, like: Array) -> Array:
+    """A number, or NumPy's, as an array of the same framework, dtype and device."""
     if is_torch(like):
-        return like.new_tensor(value)
+        return like.new_full((), value) if is_varying_number(value) else like.new_tensor(value)
     return namespace(like).asarray(value, dtype=like.dtype)
 
 
@@ -178,22 +181,17 @@ def _show(value: Any) -> str:
     return f"{(bad if bad.size else flat)[0]!r} among {flat.size} values"
 
 
-def check_values(predicted: Gaussian, old: Gaussian) -> None:
+def check_values(pair: Pair) -> None:
     """Finite parameters, positive standard deviations, lower triangular factors with a positive diagonal.
 
-    Two numbers say whether all is well: one sum of everything and the smallest scale. What is wrong is looked for only
-    then.
+    Few numbers say whether all is well: one sum of everything, the smallest scale. Only then one looks for what is not.
     """
-    if not has_values(predicted.mean, predicted.scale, old.mean, old.scale):
+    _, _, p, q = pair
+    if not has_values(*p, *q):
         return
-    xp = namespace(old.mean)
-    with reading(old.mean):
-        p, q = predicted.detached(), old.detached()
-        if isinstance(p, DiagGaussian):
-            total = xp.sum(p.mean + p.scale + q.mean + q.scale)  # few operations, where each is small
-        else:
-            total = xp.sum(p.mean + q.mean) + xp.sum(p.scale) + xp.sum(q.scale)
-        if not math.isfinite(total):
+    xp = namespace(q.mean)
+    with reading(q.mean):
+        if not math.isfinite(_total(p, q)):
             _check_finite("predicted", p)
             _check_finite("old", q)
         if isinstance(p, DiagGaussian):
@@ -202,6 +200,17 @@ def check_values(predicted: Gaussian, old: Gaussian) -> None:
                 return
         _check_scale("predicted", p)
         _check_scale("old", q)
+
+
+def _total(*gaussians: Gaussian) -> Array:
+    """A number that is finite only if all entries are; it may overflow, and then one must look again."""
+    arrays = [x for p in gaussians for x in p]
+    if type(arrays[0]) is np.ndarray:
+        return sum(np.vdot(x, x) for x in arrays)
+    xp = namespace(*arrays)
+    if isinstance(gaussians[0], DiagGaussian):
+        return xp.sum(functools.reduce(operator.add, arrays))  # few operations, where each is small
+    return sum(xp.sum(x) for x in arrays)
 
 
 def _check_finite(name: str, p: Gaussian) -> None:
@@ -222,7 +231,7 @@ def _check_scale(name: str, p: Gaussian) -> None:
         diag_words, full_words = "std must be positive", "chol is singular: its diagonal must be positive"
         what = diag_words if isinstance(p, DiagGaussian) else full_words
         raise ValueError(f"{name}.{what}; the smallest entry is {lowest:g}")
-    if isinstance(p, FullGaussian) and float(xp.sum(xp.abs(p.chol * (1.0 - lower_mask(p.chol))))) != 0.0:
+    if isinstance(p, FullGaussian) and not is_lower(p.chol):
         raise ValueError(f"{name}.chol must be lower triangular; it has entries above the diagonal")
 
 
@@ -230,17 +239,16 @@ def _field(p: Gaussian) -> str:
     return "std" if isinstance(p, DiagGaussian) else "chol"
 
 
-def check_result(projected: Gaussian) -> None:
+def check_result(projected: Gaussian, pair: Pair) -> None:
     """A result that is not finite, or a scale that is not positive, is an error, never handed on."""
     if not has_values(projected.mean, projected.scale) or 0 in projected.mean.shape:
         return
-    with reading(projected.mean):
-        p = projected.detached()
+    p = type(projected)(*alongside(pair.p.mean, *projected))
+    with reading(p.mean):
         xp = namespace(p.mean)
         diag = isinstance(p, DiagGaussian)
         smallest = xp.min(p.scale if diag else diagonal(p.scale))
-        total = xp.sum(p.mean + p.scale) if diag else xp.sum(p.mean) + xp.sum(p.scale)
-        if smallest > 0.0 and math.isfinite(total):
+        if smallest > 0.0 and math.isfinite(_total(p)):
             return
         sound = bool((smallest > 0.0) & xp.all(xp.isfinite(p.mean)) & xp.all(xp.isfinite(p.scale)))
     if not sound:

@@ -10,7 +10,7 @@ from typing import Any
 
 from trpl.backend import any_true, namespace, when_any
 from trpl.gaussians.distances import frobenius_cov
-from trpl.gaussians.values import DiagGaussian, Gaussian
+from trpl.gaussians.values import DiagGaussian, Pair
 from trpl.linalg import interpolated_factor
 from trpl.projections.alignment import align
 from trpl.projections.mean import shrinkage
@@ -18,8 +18,9 @@ from trpl.projections.mean import shrinkage
 Array = Any
 
 
-def project_cov(predicted: Gaussian, old: Gaussian, bound: Array, *, whitened: bool) -> Array:
+def project_cov(pair: Pair, bound: Array, *, whitened: bool) -> Array:
     """The scale at distance ε from the old one where the predicted one is further; else that."""
+    predicted, old, _, _ = pair
     xp = namespace(predicted.scale)
     distance = frobenius_cov(predicted, old, whitened=whitened)
     outside = distance > bound

@@ -23,29 +23,34 @@ from typing import Any
 from trpl.backend import (
     Rule,
     all_true,
+    alongside,
     any_true,
     computes_again,
+    later,
     namespace,
+    quiet,
     solve_triangular,
-    stop_gradient,
     unless_none,
     when_any,
 )
 from trpl.gaussians.distances import kl_cov
-from trpl.gaussians.values import DiagGaussian, Gaussian
+from trpl.gaussians.values import DiagGaussian, Gaussian, Pair
 from trpl.linalg import (
     cholesky_inverse_factor,
     diagonal,
+    dot,
+    gram,
     identity_like,
     interpolated_factor,
     lower_mask,
+    matrix_dot,
     squared_frobenius,
     squared_norm,
     symmetrised_half_tril,
 )
 from trpl.projections.alignment import align
 from trpl.projections.series import LARGEST_BOUND, series_root
-from trpl.roots import increasing_root
+from trpl.roots import increasing_root, one_step
 
 Array = Any
 
@@ -89,46 +94,66 @@ def kl_of_factor(factor: Array) -> Array:
     return 0.5 * squared_frobenius(excess) + xp.sum(diag - xp.log1p(diag), axis=-1)
 
 
-def _two_terms(eigenvalues: Array, bound: Array) -> tuple[Array, Array]:
-    """The x of the KL's first term alone, and by which part of it the second one moves it.
+def _unit_shares(eigenvalues: Array) -> tuple[Array, Array]:
+    """The sum of all |a|, and each a as a part of it: no power of that overflows, not even in float32.
 
-    KL ≈ ¼ x²‖a‖² (1 − (4/3) x Σa³/‖a‖²); as parts of the largest eigenvalue no square overflows, not even in float32.
     Equal policies have no number here, and are not outside.
     """
     xp = namespace(eigenvalues)
-    largest = xp.max(xp.abs(eigenvalues), axis=-1)
-    share = eigenvalues / largest[..., None]
-    squares = share * share
-    norm = xp.sum(squares, axis=-1)
-    near = xp.sqrt(4.0 * bound / norm)
-    return near / largest, (2.0 / 3.0) * near * xp.sum(squares * share, axis=-1) / norm
+    unit = xp.sum(xp.abs(eigenvalues), axis=-1)
+    return unit, eigenvalues / unit[..., None]
 
 
-def _start(eigenvalues: Array, bound: Array, width: Width) -> Array:
-    """A first x from two terms, but no more than the smallest eigenvalue alone allows.
+def _start(eigenvalues: Array, bound: Array) -> Array:
+    """A first x, but no more than the smallest eigenvalue alone allows.
 
-    In a narrow region the second term is below a tenth of the first. Elsewhere an exponential keeps the sum positive,
-    and for one eigenvalue a < 0 the root is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
+    From two terms, KL ≈ ¼ x²‖a‖² (1 − (4/3) x Σa³/‖a‖²), with an exponential that keeps their sum positive. For one
+    eigenvalue a < 0 the root is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
     """
     xp = namespace(eigenvalues)
-    near, correction = _two_terms(eigenvalues, bound)
-    if width is Width.NARROW:
-        return near * (1.0 + correction)
+    unit, share = _unit_shares(eigenvalues)
+    norm = squared_norm(share)
+    near = xp.sqrt(4.0 * bound / norm)
+    correction = (2.0 / 3.0) * near * dot(share * share, share) / norm
     excess = 2.0 * xp.sqrt(bound) + (4.0 / 3.0) * bound
     tiny = xp.finfo(eigenvalues.dtype).smallest_normal
     most = excess / ((1.0 + excess) * xp.clip(-xp.min(eigenvalues, axis=-1), tiny, None))
-    return xp.clip(xp.minimum(near * xp.exp(xp.clip(correction, -1.0, 1.0)), most), None, 1.0)
+    return xp.clip(xp.minimum(near / unit * xp.exp(xp.clip(correction, -1.0, 1.0)), most), None, 1.0)
+
+
+def _narrow_root(eigenvalues: Array, bound: Array) -> Array:
+    """x for bounds up to `LARGEST_BOUND`, where one long step from three terms ends at rounding, whatever the a.
+
+    KL ≈ ¼ x²‖a‖² (1 − (4/3) x Σa³/‖a‖² + (3/2) x² Σa⁴/‖a‖²). With r = u/(1 + u), whose derivative by log x is r(1 − r),
+    those of 2 KL are sums of powers of r.
+    """
+    xp = namespace(eigenvalues)
+    unit, share = _unit_shares(eigenvalues)
+    squares = share * share
+    norm = squared_norm(share)
+    near = xp.sqrt(4.0 * bound / norm)
+    second = (2.0 / 3.0) * near * dot(squares, share) / norm
+    third = 2.5 * second * second - 0.75 * near * near * squared_norm(squares) / norm
+    start = near * (1.0 + second + third)
+    u = start[..., None] * share
+    ratio = u / (1.0 + u)
+    squares = ratio * ratio
+    two, three, four = squared_norm(ratio), dot(squares, ratio), squared_norm(squares)
+    derivatives = two, 2.0 * (two - three), 4.0 * two - 10.0 * three + 6.0 * four
+    grown = start * one_step(2.0 * bound, _twice_kl(u, ratio), *derivatives)
+    return xp.clip(grown / unit, None, 1.0)
 
 
 def kl_root(eigenvalues: Array, bound: Array, outside: Array, width: Width = Width.ANY) -> Array:
     """x = 1/(1 + η) with KL(x) = ε where `outside`, else 1."""
-    start = _start(eigenvalues, bound, width)
+    xp = namespace(eigenvalues)
+    if width is Width.NARROW:
+        return xp.where(outside, _narrow_root(eigenvalues, bound), 1.0)
     return increasing_root(
         lambda x: twice_kl_of_excess(x[..., None] * eigenvalues),
         2.0 * bound,
-        start=namespace(start).where(outside, start, 1.0),
+        start=xp.where(outside, _start(eigenvalues, bound), 1.0),
         active=outside,
-        tame=width is Width.NARROW,
     )
 
 
@@ -139,47 +164,59 @@ def diag_excess(p: Array, q: Array) -> Array:
 
 
 def excess_of_change(change: Array) -> Array:
-    """VᵀV − I from V − I; in place, as elsewhere for what is new and large: it is in the cache."""
-    excess = change.mT @ change
-    excess += change + change.mT
+    """VᵀV − I = EᵀE + E + Eᵀ from E = V − I; in place, as elsewhere for what is new and large: it is in the cache."""
+    excess = (change + identity_like(change)).mT @ change
+    excess += change.mT
     return excess
 
 
-def _diag_forward(p: Array, q: Array, bound: Array, excess: Array, outside: Array, *, width: Width) -> tuple:
+def _diag_forward(p: Array, q: Array, bound: Array, excess: Array, x: Array) -> tuple[Array, ...]:
+    """The projection for an x that is below 1 where the prediction is outside; the bound only has a derivative here."""
     xp = namespace(p)
-
-    def work(p: Array, q: Array, bound: Array, excess: Array, outside: Array) -> tuple[Array, ...]:
-        x = kl_root(excess, bound, outside, width)
-        ratio = 1.0 / xp.sqrt(1.0 + x[..., None] * excess)
-        projected = xp.where(outside[..., None], q * ratio, p)
-        if computes_again(projected):
-            ratio, x = _seen_from(projected, q, excess)
-        return projected, ratio, x
-
-    def idle(p: Array, q: Array, bound: Array, excess: Array, outside: Array) -> tuple[Array, ...]:
-        shape = xp.broadcast_arrays(p, q, outside[..., None])[0]
-        return xp.where(outside[..., None], shape, p), xp.ones_like(shape), xp.ones_like(shape[..., 0])
-
-    return unless_none(outside, work, idle, p, q, bound, excess, outside)
+    x = x[..., None]
+    ratio = 1.0 / xp.sqrt(1.0 + x * excess)
+    return xp.where(x < 1.0, q * ratio, p), ratio
 
 
-def _seen_from(projected: Array, q: Array, excess: Array) -> tuple[Array, Array]:
-    """The ratio L̃/L_q and x of a result, without the search: xa = −N/(1 + N), all its terms of one sign along N.
+def _diag_root(excess: Array, bound: Array, width: Width) -> Array | None:
+    """x, and 1 where a covariance is within its bound; None where all are known to be."""
+    xp = namespace(excess)
+    if width is Width.NARROW and computes_again(excess):  # x alone says who is outside, and equal policies have none
+        x = _narrow_root(excess, bound)
+        return xp.where(x < 1.0, x, 1.0)
+    within = _within(excess, bound)
+    if all_true(within):
+        return None
+    outside, bound = xp.broadcast_arrays(~within, bound)
+    return unless_none(
+        outside,
+        lambda excess, bound, outside: kl_root(excess, bound, outside, width),
+        lambda excess, bound, outside: xp.ones_like(bound),
+        *(excess, bound, outside),
+    )
+
+
+def _seen_from(projected: Array, q: Array, excess: Array) -> tuple[Array, Array, Array]:
+    """The ratio r = L̃/L_q, N = r² − 1 and x of a result, without the search: xr²a = −N, of one sign along N.
 
     Where the bound is below rounding, N = 0 and so is x.
     """
-    ratio = projected / q
-    normal = diag_excess(q, projected)
-    return ratio, _coefficient(squared_norm(normal / ratio), -namespace(q).sum(normal * excess, axis=-1))
+    ratio, normal = projected / q, diag_excess(q, projected)
+    return ratio, normal, _coefficient(squared_norm(normal), -dot(normal * ratio * ratio, excess))
 
 
 def _diag_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:
-    (p, _, _, _, outside), (projected, ratio, x) = inputs, outputs
+    (p, q, _, _, x), (projected, ratio) = inputs, outputs
     xp = namespace(p)
+    if computes_again(cotangent):
+        p, q, projected = later(cotangent, p, q, projected)
+        outside = xp.any(projected != p, axis=-1)
+        ratio, normal, x = _seen_from(projected, q, diag_excess(p, q))
+    else:
+        outside, normal = x < 1.0, ratio * ratio - 1.0
     mask = outside[..., None]
-    normal = ratio * ratio - 1.0
     inner = projected * cotangent
-    along = _coefficient(xp.sum(inner * normal, axis=-1), squared_norm(normal))
+    along = _coefficient(dot(inner, normal), squared_norm(normal))
     tangent = x[..., None] * (inner - along[..., None] * normal) / p
     stretch = projected / p
     p_bar = xp.where(mask, tangent * stretch * stretch, cotangent)
@@ -195,16 +232,7 @@ def _coefficient(inner: Array, squared: Array) -> Array:
     return inner / xp.clip(squared, xp.finfo(squared.dtype).smallest_normal, None)
 
 
-def _of_each_width(forward: Callable[..., tuple], backward: Callable[..., tuple]) -> dict[Width, Rule]:
-    """A rule for each width; in closures, since `torch.compile` knows no partial functions here."""
-
-    def of(width: Width) -> Rule:
-        return Rule(lambda *inputs: forward(*inputs, width=width), backward)
-
-    return {width: of(width) for width in Width}
-
-
-_project_diag = _of_each_width(_diag_forward, _diag_backward)
+_project_diag = Rule(_diag_forward, _diag_backward)
 
 
 def _full_forward(p: Array, q: Array, bound: Array, outside: Array, *, width: Width) -> tuple[Array, ...]:
@@ -271,7 +299,7 @@ def _finely(change: Array, bound: Array, outside: Array) -> tuple[Array, Array]:
 
     def factor_at(x: Array) -> Array:
         bracket = interpolated_factor.forward(x, reverse, one)[0]
-        return xp.flip(solve_triangular(bracket, xp.broadcast_to(one, bracket.shape)).mT, axis=(-2, -1))
+        return xp.flip(solve_triangular(bracket, one).mT, axis=(-2, -1))
 
     return _polished(factor_at, x, bound, outside)
 
@@ -301,7 +329,7 @@ def _polished(factor_at: Callable[[Array], Array], x: Array, bound: Array, outsi
 
 def _normal(factor: Array) -> Array:
     """N = WᵀW − I: against it the KL of P⁻¹ = WWᵀ grows."""
-    normal = factor.mT @ factor
+    normal = gram(factor)
     normal -= identity_like(factor)
     return normal
 
@@ -314,7 +342,7 @@ def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
     def work(cotangent: Array) -> tuple[Array, ...]:
         inner = symmetrised_half_tril(projected.mT @ cotangent)
         normal = _normal(factor)
-        along = _coefficient(xp.sum(inner * normal, axis=(-2, -1)), squared_frobenius(normal))
+        along = _coefficient(matrix_dot(inner, normal), squared_frobenius(normal))
         normal *= along[..., None, None]
         inner -= normal
         inner *= 2.0 * x[..., None, None]  # now 2x S⊥
@@ -336,7 +364,12 @@ def _full_backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any)
     return (*found, None) if old_too else (*found, None, None, None)
 
 
-_project_full = _of_each_width(_full_forward, _full_backward)
+def _full_rule(width: Width) -> Rule:
+    """In a closure, since `torch.compile` knows no partial functions here."""
+    return Rule(lambda *inputs: _full_forward(*inputs, width=width), _full_backward)
+
+
+_project_full = {width: _full_rule(width) for width in Width}
 
 
 def _within(excess: Array, bound: Array) -> Array:
@@ -347,22 +380,25 @@ def _within(excess: Array, bound: Array) -> Array:
     return _twice_kl(excess, excess / (1.0 + excess)) <= 2.0 * bound
 
 
-def project_cov(predicted: Gaussian, old: Gaussian, bound: Array, *, largest: float = math.inf) -> Array:
+def project_cov(pair: Pair, bound: Array, *, largest: float = math.inf) -> Array:
     """The scale with KL = ε to the old covariance where the predicted one is further; else that.
 
     `largest` is what the bound is known not to exceed: what only a larger one would need is left out.
     """
     width = Width.of(largest)
-    p, q, limit = predicted.detached(), old.detached(), stop_gradient(bound)
+    predicted, old, p, q = pair
+    (limit,) = alongside(p.scale, bound)
     if isinstance(predicted, DiagGaussian):
-        excess = diag_excess(p.scale, q.scale)
-        within = _within(excess, limit)
-        if all_true(within):
+        with quiet(p.scale):
+            excess = diag_excess(p.scale, q.scale)
+            x = _diag_root(excess, limit, width)
+        if x is None:
             return predicted.std
-        return _project_diag[width](*align((predicted.std, 1), (old.scale, 1), (bound, 0), (excess, 1), (~within, 0)))
-    outside = kl_cov(p, q) > limit
-    if not any_true(outside):
-        return predicted.scale
+        return _project_diag(*align((predicted.std, 1), (old.scale, 1), (bound, 0), (excess, 1), (x, 0)))
+    with quiet(p.scale):
+        outside = kl_cov(p, q) > limit
+        if not any_true(outside):
+            return predicted.scale
     return _project_full[width](*align((predicted.scale, 2), (old.scale, 2), (bound, 0), (outside, 0)))
 
 

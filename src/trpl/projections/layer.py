@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from trpl.backend import has_values, namespace, reading
 from trpl.gaussians.density import entropy as entropy_of
 from trpl.gaussians.distances import kl_parts
-from trpl.gaussians.values import Gaussian, Parts
+from trpl.gaussians.values import Gaussian, Pair, Parts
 from trpl.projections import joint_kl
 from trpl.projections.door import as_bound, as_entropy, check_result, check_structure, check_values, known_limit
 from trpl.projections.entropy import control_entropy
@@ -46,13 +46,17 @@ class Audit(NamedTuple):
         return namespace(self.cov_projected).sum(self.cov_projected)
 
 
-def _enter(predicted: Gaussian, old: Gaussian, min_entropy: Array, entropy: Array, *, check: bool) -> tuple:
+def _enter(
+    predicted: Gaussian, old: Gaussian, min_entropy: Array, entropy: Array, *, check: bool, by_hand: bool = False
+) -> tuple:
     check_structure(predicted, old)
+    pair = Pair.of(predicted, old, by_hand=by_hand)
     if check:
-        check_values(predicted, old)
+        check_values(pair)
     if min_entropy is not None and entropy is not None:
         raise ValueError("give min_entropy (an inequality) or entropy (an equality), not both")
     return (
+        pair,
         as_entropy("min_entropy", min_entropy, predicted, check=check),
         as_entropy("entropy", entropy, predicted, check=check),
     )
@@ -71,18 +75,18 @@ def project(
     check: bool,
 ) -> Gaussian:
     """Algorithm 1 of the paper: the predicted policy inside its trust region, with the entropy it is held to."""
-    min_entropy, entropy = _enter(predicted, old, min_entropy, entropy, check=check)
+    pair, min_entropy, entropy = _enter(predicted, old, min_entropy, entropy, check=check, by_hand=region.by_hand)
     mean_bound = as_bound("mean_bound", mean_bound, predicted, check=check)
     largest = known_limit(cov_bound)
     cov_bound = as_bound("cov_bound", cov_bound, predicted, check=check)
-    start = control_entropy(predicted, minimum=min_entropy, equal=entropy) if entropy_first else predicted
-    projected = project_separately(
-        region, start, old, mean_bound=mean_bound, cov_bound=cov_bound, largest_cov_bound=largest
-    )
+    if entropy_first:
+        start = control_entropy(predicted, minimum=min_entropy, equal=entropy)
+        pair = Pair.of(start, old, by_hand=region.by_hand)
+    projected = project_separately(region, pair, mean_bound=mean_bound, cov_bound=cov_bound, largest_cov_bound=largest)
     if not entropy_first:
         projected = control_entropy(projected, minimum=min_entropy, equal=entropy)
     if check and not (projected.mean is predicted.mean and projected.scale is predicted.scale):
-        check_result(projected)
+        check_result(projected, pair)
     return projected
 
 
@@ -96,7 +100,7 @@ def project_jointly(
     check: bool,
 ) -> joint_kl.Solution:
     """The joint KL projection, with the entropy as inequality, equality or absent."""
-    min_entropy, entropy = _enter(predicted, old, min_entropy, entropy, check=check)
+    pair, min_entropy, entropy = _enter(predicted, old, min_entropy, entropy, check=check)
     bound = as_bound("bound", bound, predicted, check=check)
     target = min_entropy if entropy is None else entropy
     if check and target is not None and has_values(old.scale, bound, target):
@@ -104,7 +108,7 @@ def project_jointly(
             _check_reachable(target, old, bound, equality=entropy is not None)
     solution = joint_kl.project(predicted, old, bound=bound, entropy=target, equality=entropy is not None)
     if check:
-        check_result(solution.projected)
+        check_result(solution.projected, pair)
     return solution
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trpl.backend import Rule, any_true, namespace, stop_gradient
+from trpl.backend import Rule, alongside, any_true, computes_again, later, namespace, quiet, unless_none
 from trpl.gaussians.density import whiten
-from trpl.gaussians.values import DiagGaussian, Gaussian
-from trpl.linalg import lower_mask, solve_vector, squared_norm
+from trpl.gaussians.values import DiagGaussian, Pair
+from trpl.linalg import dot, lower_mask, solve_vector, squared_norm
 from trpl.projections.alignment import align
 
 Array = Any
@@ -39,32 +39,50 @@ def _forward(
 def _backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:
     (mean, old_mean, scale, bound, whitened, distance), (_, weight) = inputs, outputs
     xp = namespace(mean)
-    longest = xp.maximum(distance, bound)  # of what is outside the distance; never 0
     diag = scale.ndim == mean.ndim
+    if diag and computes_again(cotangent):
+        mean, old_mean, scale = later(cotangent, mean, old_mean, scale)
+        whitened = (mean - old_mean) / scale
+        distance = squared_norm(whitened)
+        weight = shrinkage(distance, bound)
+    longest = xp.maximum(distance, bound)  # of what is outside the distance; never 0
     outside = (distance > bound)[..., None]
-    along = xp.sum((mean - old_mean) * cotangent, axis=-1) / longest
-    pulled = whitened / scale if diag else solve_vector(scale, whitened, transpose=True)
-    inner = weight[..., None] * (cotangent - along[..., None] * pulled)
-    mean_bar = xp.where(outside, inner, cotangent)
-    if not any(needed[1:]):
-        return mean_bar, None, None, None, None, None
-    zero = xp.zeros_like(inner)
-    push = xp.where(outside, (weight * along)[..., None] * pulled, zero)
-    scale_bar = push * whitened if diag else lower_mask(scale) * (push[..., None] * whitened[..., None, :])
-    bound_bar = xp.where(outside[..., 0], 0.5 * weight * along * longest / bound, zero[..., 0])
-    return mean_bar, xp.where(outside, cotangent - inner, zero), scale_bar, bound_bar, None, None
+    old_too = any(needed[1:])
+
+    def work(cotangent: Array) -> tuple[Array | None, ...]:
+        along = dot(mean - old_mean, cotangent) / longest
+        pulled = whitened / scale if diag else solve_vector(scale, whitened, transpose=True)
+        inner = weight[..., None] * (cotangent - along[..., None] * pulled)
+        mean_bar = xp.where(outside, inner, cotangent)
+        if not old_too:
+            return (mean_bar,)
+        zero = xp.zeros_like(inner)
+        push = xp.where(outside, (weight * along)[..., None] * pulled, zero)
+        scale_bar = push * whitened if diag else lower_mask(scale) * (push[..., None] * whitened[..., None, :])
+        bound_bar = xp.where(outside[..., 0], 0.5 * weight * along * longest / bound, zero[..., 0])
+        return mean_bar, xp.where(outside, cotangent - inner, zero), scale_bar, bound_bar
+
+    def idle(cotangent: Array) -> tuple[Array, ...]:
+        zero = xp.zeros_like(cotangent)
+        scale_bar = zero if diag else xp.zeros_like(zero[..., None] * zero[..., None, :])
+        return cotangent, zero, scale_bar, zero[..., 0]
+
+    found = unless_none(outside, work, idle, cotangent)
+    return (*found, None, None) if old_too else (*found, None, None, None, None, None)
 
 
 _project = Rule(_forward, _backward)
 
 
-def project_mean(predicted: Gaussian, old: Gaussian, bound: Array) -> Array:
+def project_mean(pair: Pair, bound: Array) -> Array:
     """μ̃ = (μ + ω μ_old)/(1 + ω) at Mahalanobis distance ε from μ_old where μ is further; else μ itself."""
-    fixed = old.detached()
-    whitened = whiten(fixed, stop_gradient(predicted.mean) - fixed.mean)
-    distance = squared_norm(whitened)
-    if not any_true(distance > stop_gradient(bound)):
-        return predicted.mean
+    predicted, old, p, q = pair
+    with quiet(p.mean):
+        whitened = whiten(q, p.mean - q.mean)
+        distance = squared_norm(whitened)
+        (limit,) = alongside(p.mean, bound)
+        if not any_true(distance > limit):
+            return predicted.mean
     core = 1 if isinstance(old, DiagGaussian) else 2
     return _project(
         *align((predicted.mean, 1), (old.mean, 1), (old.scale, core), (bound, 0), (whitened, 1), (distance, 0))

@@ -15,8 +15,8 @@ from operator import mul
 from typing import Any
 
 from trpl.backend import namespace
-from trpl.linalg import squared_frobenius
-from trpl.roots import increasing_root
+from trpl.linalg import matrix_dot, squared_frobenius
+from trpl.roots import one_step
 
 Array = Any
 
@@ -30,16 +30,16 @@ def series_root(excess: Array, bound: Array, outside: Array) -> Array:
     size = _at_least_tiny(squared_frobenius(excess))
     near = 2.0 * xp.sqrt(bound / size)  # the root of the first term alone
     traces = _power_traces(near[..., None, None] * excess)
-    slopes = xp.stack([(-1.0) ** k * (k - 1) * trace for k, trace in enumerate(traces, start=2)])
-    values = xp.stack([(-1.0) ** k * (k - 1) / k * trace for k, trace in enumerate(traces, start=2)])
-
-    def evaluate(x: Array) -> tuple[Array, Array]:
-        powers = xp.stack(_powers(x / near))
-        return xp.sum(values * powers, axis=0), xp.sum(slopes * powers, axis=0)
-
-    start = near * (1.0 + (2.0 / 3.0) * traces[1] / _at_least_tiny(traces[0]))  # the root of the first two
-    start = xp.where(outside, start, 1.0)
-    return increasing_root(evaluate, 2.0 * bound, start=start, active=outside, tame=True)
+    scale = _at_least_tiny(traces[0])
+    second = (2.0 / 3.0) * traces[1] / scale
+    start = 1.0 + second + 2.5 * second * second - 0.75 * traces[2] / scale  # that of the first three
+    degrees = range(2, 2 + len(traces))
+    terms = [(-1.0) ** k * (k - 1) / k * t * power for k, t, power in zip(degrees, traces, _powers(start), strict=True)]
+    value, *derivatives = (
+        sum(float(k**order) * term for k, term in zip(degrees, terms, strict=True)) for order in range(4)
+    )
+    x = near * start * one_step(2.0 * bound, value, *derivatives)
+    return xp.where(outside, xp.clip(x, None, 1.0), 1.0)
 
 
 def _power_traces(a: Array) -> list[Array]:
@@ -47,10 +47,9 @@ def _power_traces(a: Array) -> list[Array]:
 
     The others continue these as if one |u| had made them: right where a guess is needed most, at one large eigenvalue.
     """
-    xp = namespace(a)
     square = a @ a
     powers = (a, square, a @ square, square @ square)
-    traces = [xp.sum(powers[k // 2 - 1] * powers[(k + 1) // 2 - 1], axis=(-2, -1)) for k in range(2, 9)]
+    traces = [matrix_dot(powers[k // 2 - 1], powers[(k + 1) // 2 - 1]) for k in range(2, 9)]
     ratio = traces[6] / _at_least_tiny(traces[4])
     for _ in range(4):
         traces.append(traces[-2] * ratio)

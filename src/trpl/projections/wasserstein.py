@@ -12,7 +12,7 @@ from typing import Any
 
 from trpl.backend import any_true, namespace, when_any
 from trpl.gaussians.distances import Form, root_change, root_distance
-from trpl.gaussians.values import DiagGaussian, Gaussian
+from trpl.gaussians.values import DiagGaussian, Pair
 from trpl.linalg import gram_factor
 from trpl.projections.alignment import align
 from trpl.projections.mean import shrinkage
@@ -20,8 +20,9 @@ from trpl.projections.mean import shrinkage
 Array = Any
 
 
-def project_cov(predicted: Gaussian, old: Gaussian, bound: Array, *, form: Form) -> Array:
+def project_cov(pair: Pair, bound: Array, *, form: Form) -> Array:
     """The scale at distance ε from the old one where the predicted one is further; else that."""
+    predicted, old, _, _ = pair
     xp = namespace(predicted.scale)
     root, change = root_change(predicted, old, form=form)
     distance = root_distance(root, change, predicted, form=form)

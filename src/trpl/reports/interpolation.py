@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 
 from trpl.gaussians import DiagGaussian, entropy
+from trpl.gaussians.values import Pair
 from trpl.projections.regions import KL, Frobenius, SeparateRegion, Wasserstein
 from trpl.reports.look import line_style, method_style
 
@@ -35,7 +36,7 @@ def interpolated(region: SeparateRegion, multipliers: np.ndarray) -> DiagGaussia
             middle = 0.5 * (low + high)
             found = region.cov_multiplier(predicted, old, np.exp(middle))
             low, high = np.where(found > multipliers, middle, low), np.where(found > multipliers, high, middle)
-        return predicted.with_scale(region.project_cov(predicted, old, np.exp(high)))
+        return predicted.with_scale(region.project_cov(Pair.of(predicted, old), np.exp(high)))
 
 
 def interpolation() -> Figure:

@@ -10,22 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from trpl.errors import ConvergenceError
 from trpl.gaussians.distances import Form
-from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
+from trpl.gaussians.values import Gaussian
 from trpl.projections import layer as core
 from trpl.projections.layer import Audit
 from trpl.projections.regions import KL, Frobenius, SeparateRegion, Wasserstein
 from trpl.torch.distributions import from_distribution, to_distribution
-
-# Dynamo need not follow them: a compiled layer then guards 35 objects at each call instead of 261. They are traced
-# with the rest of the graph below it. (What this imports, every optimiser of PyTorch imports too.)
-_project: Callable[..., Any] = torch.compiler.allow_in_graph(core.project)  # pyright: ignore[reportAssignmentType]
-_project_jointly: Callable[..., Any] = torch.compiler.allow_in_graph(core.project_jointly)  # pyright: ignore[reportAssignmentType]
 
 Bound = float | Tensor
 Policy = Gaussian | Distribution
@@ -39,21 +35,25 @@ def _hold(module: nn.Module, name: str, value: Bound | None) -> None:
         setattr(module, name, value)
 
 
-def _like(projected: Gaussian, predicted: Policy) -> Any:
-    """The result as what the caller handed in."""
-    return projected if isinstance(predicted, DiagGaussian | FullGaussian) else to_distribution(projected)
+def _named(project: Callable[..., Any]) -> Callable[..., Any]:
+    """`project`; a decomposition that PyTorch gives up on is an error of ours, in the caller's words.
+
+    Dynamo need not follow it: a compiled layer then guards 30 objects at each call instead of 261. It is traced with
+    the rest of the graph below. (What `allow_in_graph` imports, every optimiser of PyTorch imports too.)
+    """
+
+    def named(*policies: Any, **options: Any) -> Any:
+        try:
+            return project(*policies, **options)
+        except (torch.linalg.LinAlgError, np.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
+            raise ConvergenceError(
+                f"a decomposition failed: the covariances are too ill-conditioned, or not finite ({error})"
+            ) from error
+
+    return torch.compiler.allow_in_graph(named)  # pyright: ignore[reportReturnType]
 
 
-def _named(project: Callable[..., Any], *policies: Any, **options: Any) -> Any:
-    """`project(...)`; a decomposition that PyTorch gives up on is an error of ours, in the caller's words."""
-    if torch.compiler.is_compiling():
-        return project(*policies, **options)
-    try:
-        return project(*policies, **options)
-    except torch.linalg.LinAlgError as error:  # pyright: ignore[reportPrivateImportUsage]
-        raise ConvergenceError(
-            f"a decomposition failed: the covariances are too ill-conditioned, or not finite ({error})"
-        ) from error
+_project, _project_jointly = _named(core.project), _named(core.project_jointly)
 
 
 class _Separate(nn.Module):
@@ -81,10 +81,10 @@ class _Separate(nn.Module):
         entropy: Bound | None = None,
     ) -> Any:
         """The predicted policy inside the trust region around the old one; bounds given here replace the layer's."""
-        projected = _named(
-            _project,
+        gaussian = from_distribution(predicted, "predicted")
+        projected = _project(
             self.region,
-            from_distribution(predicted, "predicted"),
+            gaussian,
             from_distribution(old, "old"),
             mean_bound=self.mean_bound if mean_bound is None else mean_bound,
             cov_bound=self.cov_bound if cov_bound is None else cov_bound,
@@ -93,7 +93,7 @@ class _Separate(nn.Module):
             entropy_first=self.entropy_first,
             check=self.check,
         )
-        return _like(projected, predicted)
+        return projected if gaussian is predicted else to_distribution(projected)
 
     def penalty(self, predicted: Policy, projected: Policy) -> Tensor:
         """The regression penalty, state by state; its gradient goes into `predicted` only."""
@@ -194,15 +194,15 @@ class JointKLProjection(nn.Module):
         entropy: Bound | None = None,
     ) -> Any:
         """The nearest policy within the bound that meets the entropy; arguments replace the layer's."""
-        solution = _named(
-            _project_jointly,
-            from_distribution(predicted, "predicted"),
+        gaussian = from_distribution(predicted, "predicted")
+        solution = _project_jointly(
+            gaussian,
             from_distribution(old, "old"),
             bound=self.bound if bound is None else bound,
             check=self.check,
             **core.entropy_targets(self.min_entropy, self.entropy_equality, min_entropy=min_entropy, entropy=entropy),
         )
-        return _like(solution.projected, predicted)
+        return solution.projected if gaussian is predicted else to_distribution(solution.projected)
 
     def penalty(self, predicted: Policy, projected: Policy) -> Tensor:
         """The regression penalty, state by state; its gradient goes into `predicted` only."""
