@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 import trpl.jax
 import trpl.torch
 from generators import Pair
-from trpl import DiagGaussian, FullGaussian
+from trpl import DiagGaussian, FullGaussian, backend
 
 QUICK = {
     "xla_backend_optimization_level": 0,
@@ -44,6 +45,25 @@ class Torch:
         total = sum((w * x).sum() for w, x in zip(weights, projected, strict=True))
         found = torch.autograd.grad(total, leaves, allow_unused=True)
         return [torch.zeros_like(x) if g is None else g for g, x in zip(found, leaves, strict=True)]
+
+
+class TorchItself(Torch):
+    """PyTorch with all its own operations, as on a GPU; otherwise it leaves those of small batches to NumPy."""
+
+    name = "torch-itself"
+
+    def project(self, layer, predicted, old, **options):
+        with without_numpy():
+            return super().project(layer, predicted, old, **options)
+
+    def pullback(self, layer, predicted, old, options: dict, weights: tuple):
+        with without_numpy():
+            return super().pullback(layer, predicted, old, options, weights)
+
+
+def without_numpy():
+    """Where PyTorch computes everything itself."""
+    return mock.patch.object(backend, "_suits_numpy", return_value=False)
 
 
 class Jax:
@@ -77,7 +97,7 @@ class Jax:
         return [*p, *q, *(bounds[name] for name in options)]
 
 
-FRAMEWORKS = [Torch(), Jax()]
+FRAMEWORKS = [Torch(), Jax(), TorchItself()]
 
 
 def policies(framework, pair: Pair, dtype: str = "float64"):
