@@ -198,7 +198,7 @@ def computes_again(x: Array) -> bool:
 def later(cotangent: Array, *arrays: Array) -> tuple[Array, ...]:
     """The same arrays, but not before the cotangent is known, so that what is computed from them is not kept for it.
 
-    PyTorch's compiler would rather keep every sum, and search for a root twice. No compiler sees that both are x.
+    PyTorch's compiler would rather keep every sum, and search for a root twice. It does not see that this is x anyway.
     """
     xp = namespace(cotangent)
     return tuple(xp.where(cotangent == cotangent, x, x) for x in arrays)

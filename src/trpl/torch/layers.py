@@ -38,7 +38,7 @@ def _hold(module: nn.Module, name: str, value: Bound | None) -> None:
 def _named(project: Callable[..., Any]) -> Callable[..., Any]:
     """`project`; a decomposition that PyTorch gives up on is an error of ours, in the caller's words.
 
-    Dynamo need not follow it: a compiled layer then guards 30 objects at each call instead of 261. It is traced with
+    Dynamo need not follow it: a compiled layer then guards 27 objects at each call instead of 261. It is traced with
     the rest of the graph below. (What `allow_in_graph` imports, every optimiser of PyTorch imports too.)
     """
 
