@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trpl.projections.kl import Width, kl_root, twice_kl_of_excess
-from trpl.roots import increasing_root
+from trpl.roots import increasing_root, one_step
 
 
 def solve(function, slope, target, start):
@@ -158,3 +158,31 @@ def test_wide_regions_have_a_root_too(bound):
     x = kl_root(values, limit, torch.ones(2, dtype=torch.bool))
     found = twice_kl_of_excess(x[:, None] * values)[0]
     assert torch.allclose(found, 2 * limit, rtol=1e-8, atol=0.0)
+
+
+def polynomial_in_logs(t):
+    """f = exp(2t + 0.8t² − 0.5t³), t = log x, and its first three derivatives by t."""
+    f = np.exp(2.0 * t + 0.8 * t**2 - 0.5 * t**3)
+    one, two, three = 2.0 + 1.6 * t - 1.5 * t**2, 1.6 - 3.0 * t, -3.0
+    return f, f * one, f * (two + one**2), f * (three + 3.0 * one * two + one**3)
+
+
+@pytest.mark.parametrize("root", [-0.3, 0.0, 0.4])
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+def test_one_step_is_of_fourth_order(root, side):
+    """Half the distance leaves a sixteenth of the error; a wrong coefficient would leave an eighth or more."""
+    distances = side * np.array([0.02, 0.01, 0.005])
+    target = polynomial_in_logs(np.array(root))[0]
+    starts = root + distances
+    found = starts + np.log(one_step(target, *polynomial_in_logs(starts)))
+    error = np.abs(found - root)
+    assert error[0] < 2e-6
+    np.testing.assert_allclose(error[:-1] / error[1:], 16.0, rtol=0.1)
+
+
+def test_one_step_stays_where_its_start_is_bad_or_f_only_rounding():
+    f = np.array([1.0, 0.0, -1e-30, np.nan])
+    target = np.array([1.2, 1e-12, 1e-12, 1e-12])  # the first would grow by a tenth
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(one_step(target, f, 2.0 * f, 4.0 * f, 8.0 * f), 1.0)
+    assert one_step(np.array([1.05]), *(k * np.ones(1) for k in (1.0, 2.0, 4.0, 8.0))) == pytest.approx(1.05**0.5)
