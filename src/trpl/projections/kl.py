@@ -49,7 +49,7 @@ from trpl.linalg import (
     symmetrised_half_tril,
 )
 from trpl.projections.alignment import align
-from trpl.projections.series import LARGEST_BOUND, series_root
+from trpl.projections.series import LARGEST_BOUND, corrections, series_root
 from trpl.roots import increasing_root, one_step
 
 Array = Any
@@ -94,54 +94,54 @@ def kl_of_factor(factor: Array) -> Array:
     return 0.5 * squared_frobenius(excess) + xp.sum(diag - xp.log1p(diag), axis=-1)
 
 
-def _unit_shares(eigenvalues: Array) -> tuple[Array, Array]:
-    """The sum of all |a|, and each a as a part of it: no power of that overflows, not even in float32.
+def _from_one_term(eigenvalues: Array, bound: Array) -> tuple[Array, Array]:
+    """x and u = xa of the series' first term alone, KL ≈ ¼ x²‖a‖².
 
-    Equal policies have no number here, and are not outside.
+    As parts of the sum of all |a| no power overflows, not even in float32. Equal policies have no number here, and are
+    not outside.
     """
     xp = namespace(eigenvalues)
     unit = xp.sum(xp.abs(eigenvalues), axis=-1)
-    return unit, eigenvalues / unit[..., None]
+    share = eigenvalues / unit[..., None]
+    size = 2.0 * xp.sqrt(bound / squared_norm(share))
+    return size / unit, size[..., None] * share
+
+
+def _power_sums(u: Array) -> tuple[Array, Array, Array]:
+    """Σu², Σu³ and Σu⁴."""
+    squares = u * u
+    return squared_norm(u), dot(squares, u), squared_norm(squares)
 
 
 def _start(eigenvalues: Array, bound: Array) -> Array:
     """A first x, but no more than the smallest eigenvalue alone allows.
 
-    From two terms, KL ≈ ¼ x²‖a‖² (1 − (4/3) x Σa³/‖a‖²), with an exponential that keeps their sum positive. For one
-    eigenvalue a < 0 the root is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
+    From two terms of the series, with an exponential that keeps their sum positive. For one eigenvalue a < 0 the root
+    is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
     """
     xp = namespace(eigenvalues)
-    unit, share = _unit_shares(eigenvalues)
-    norm = squared_norm(share)
-    near = xp.sqrt(4.0 * bound / norm)
-    correction = (2.0 / 3.0) * near * dot(share * share, share) / norm
+    near, u = _from_one_term(eigenvalues, bound)
+    correction, _ = corrections(*_power_sums(u))
     excess = 2.0 * xp.sqrt(bound) + (4.0 / 3.0) * bound
     tiny = xp.finfo(eigenvalues.dtype).smallest_normal
     most = excess / ((1.0 + excess) * xp.clip(-xp.min(eigenvalues, axis=-1), tiny, None))
-    return xp.clip(xp.minimum(near / unit * xp.exp(xp.clip(correction, -1.0, 1.0)), most), None, 1.0)
+    return xp.clip(xp.minimum(near * xp.exp(xp.clip(correction, -1.0, 1.0)), most), None, 1.0)
 
 
 def _narrow_root(eigenvalues: Array, bound: Array) -> Array:
     """x for bounds up to `LARGEST_BOUND`, where one long step from three terms ends at rounding, whatever the a.
 
-    KL ≈ ¼ x²‖a‖² (1 − (4/3) x Σa³/‖a‖² + (3/2) x² Σa⁴/‖a‖²). With r = u/(1 + u), whose derivative by log x is r(1 − r),
-    those of 2 KL are sums of powers of r.
+    With r = u/(1 + u), whose derivative by log x is r(1 − r), those of 2 KL are sums of powers of r.
     """
     xp = namespace(eigenvalues)
-    unit, share = _unit_shares(eigenvalues)
-    squares = share * share
-    norm = squared_norm(share)
-    near = xp.sqrt(4.0 * bound / norm)
-    second = (2.0 / 3.0) * near * dot(squares, share) / norm
-    third = 2.5 * second * second - 0.75 * near * near * squared_norm(squares) / norm
-    start = near * (1.0 + second + third)
-    u = start[..., None] * share
+    near, u = _from_one_term(eigenvalues, bound)
+    start = 1.0 + sum(corrections(*_power_sums(u)))
+    u = start[..., None] * u
     ratio = u / (1.0 + u)
-    squares = ratio * ratio
-    two, three, four = squared_norm(ratio), dot(squares, ratio), squared_norm(squares)
+    two, three, four = _power_sums(ratio)
     derivatives = two, 2.0 * (two - three), 4.0 * two - 10.0 * three + 6.0 * four
     grown = start * one_step(2.0 * bound, _twice_kl(u, ratio), *derivatives)
-    return xp.clip(grown / unit, None, 1.0)
+    return xp.clip(near * grown, None, 1.0)
 
 
 def kl_root(eigenvalues: Array, bound: Array, outside: Array, width: Width = Width.ANY) -> Array:

@@ -30,9 +30,7 @@ def series_root(excess: Array, bound: Array, outside: Array) -> Array:
     size = _at_least_tiny(squared_frobenius(excess))
     near = 2.0 * xp.sqrt(bound / size)  # the root of the first term alone
     traces = _power_traces(near[..., None, None] * excess)
-    scale = _at_least_tiny(traces[0])
-    second = (2.0 / 3.0) * traces[1] / scale
-    start = 1.0 + second + 2.5 * second * second - 0.75 * traces[2] / scale  # that of the first three
+    start = 1.0 + sum(corrections(_at_least_tiny(traces[0]), *traces[1:3]))  # that of the first three
     degrees = range(2, 2 + len(traces))
     terms = [(-1.0) ** k * (k - 1) / k * t * power for k, t, power in zip(degrees, traces, _powers(start), strict=True)]
     value, *derivatives = (
@@ -40,6 +38,12 @@ def series_root(excess: Array, bound: Array, outside: Array) -> Array:
     )
     x = near * start * one_step(2.0 * bound, value, *derivatives)
     return xp.where(outside, xp.clip(x, None, 1.0), 1.0)
+
+
+def corrections(two: Array, three: Array, four: Array) -> tuple[Array, Array]:
+    """By which parts of itself the second and the third term move the root of the first; from Σu², Σu³, Σu⁴ there."""
+    second = (2.0 / 3.0) * three / two
+    return second, 2.5 * second * second - 0.75 * four / two
 
 
 def _power_traces(a: Array) -> list[Array]:
