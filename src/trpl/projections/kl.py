@@ -135,7 +135,8 @@ def _narrow_root(eigenvalues: Array, bound: Array) -> Array:
     """
     xp = namespace(eigenvalues)
     near, u = _from_one_term(eigenvalues, bound)
-    start = 1.0 + sum(corrections(*_power_sums(u)))
+    second, third = corrections(*_power_sums(u))
+    start = 1.0 + second + third
     u = start[..., None] * u
     ratio = u / (1.0 + u)
     two, three, four = _power_sums(ratio)

@@ -30,7 +30,8 @@ def series_root(excess: Array, bound: Array, outside: Array) -> Array:
     size = _at_least_tiny(squared_frobenius(excess))
     near = 2.0 * xp.sqrt(bound / size)  # the root of the first term alone
     traces = _power_traces(near[..., None, None] * excess)
-    start = 1.0 + sum(corrections(_at_least_tiny(traces[0]), *traces[1:3]))  # that of the first three
+    second, third = corrections(_at_least_tiny(traces[0]), *traces[1:3])
+    start = 1.0 + second + third  # that of the first three
     degrees = range(2, 2 + len(traces))
     terms = [(-1.0) ** k * (k - 1) / k * t * power for k, t, power in zip(degrees, traces, _powers(start), strict=True)]
     value, *derivatives = (
