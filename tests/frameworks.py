@@ -63,7 +63,7 @@ class TorchItself(Torch):
 
 def without_numpy():
     """Where PyTorch computes everything itself."""
-    return mock.patch.object(backend, "_suits_numpy", return_value=False)
+    return mock.patch.object(backend, "suits_numpy", return_value=False)
 
 
 class Jax:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from frameworks import FRAMEWORKS
-from trpl import backend
-from trpl.backend import Rule, cholesky, has_values, namespace, reading, solve_triangular, stop_gradient
+from trpl import backend, rules
+from trpl.backend import cholesky, has_values, namespace, reading, solve_triangular, stop_gradient
+from trpl.rules import Rule
 
 pytestmark = pytest.mark.usefixtures("x64")
 every_framework = pytest.mark.parametrize("framework", FRAMEWORKS[:2], ids=lambda f: f.name)
@@ -115,8 +116,8 @@ def test_a_rule_under_vmap_is_a_batch(framework):
 
 def test_first_order_is_the_identity_once():
     x = torch.tensor([2.0, -1.0], requires_grad=True)
-    assert backend.first_order(x).tolist() == x.tolist()
-    (first,) = torch.autograd.grad(backend.first_order(x * x).sum(), x, create_graph=True)
+    assert rules.first_order(x).tolist() == x.tolist()
+    (first,) = torch.autograd.grad(rules.first_order(x * x).sum(), x, create_graph=True)
     assert first.tolist() == [4.0, -2.0]
     with pytest.raises(RuntimeError, match="first derivatives only"):
         torch.autograd.grad(first.sum(), x)
@@ -126,9 +127,9 @@ def test_prepare_torch_builds_every_rule():
     """What cannot be defined while compiling is there beforehand, and built once more it is still right."""
     assert len(Rule.every) >= 4
     assert all(rule.for_torch is not None for rule in Rule.every)
-    backend.prepare_torch()
+    rules.prepare_torch()
     x = torch.tensor([2.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(backend.first_order, x)
+    assert torch.autograd.gradcheck(rules.first_order, x)
 
 
 FIRST_CALL = """
@@ -323,7 +324,7 @@ def test_any_true():
 def test_a_cotangent_that_is_passed_on_stays_the_callers():
     """What is accumulated must not be the caller's memory, though NumPy and PyTorch share theirs."""
     x, given = torch.ones(4, requires_grad=True), torch.ones(4)
-    torch.autograd.backward((backend.first_order(x),), (given,))
+    torch.autograd.backward((rules.first_order(x),), (given,))
     assert torch.equal(x.grad, given)
     x.grad.mul_(2.0)
     assert torch.equal(given, torch.ones(4))

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from trpl.backend import Rule, cholesky, is_torch, namespace, solve_triangular, triangular_part
+from trpl.backend import cholesky, is_torch, namespace, solve_triangular, triangular_part
+from trpl.rules import Rule
 
 Array = Any
 

@@ -30,14 +30,14 @@ def total(projected):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What was asked of `_suits_numpy`, and what it said."""
-    answers, ask = [], backend._suits_numpy
+    """What was asked of `suits_numpy`, and what it said."""
+    answers, ask = [], backend.suits_numpy
 
     def remember(tensors):
         answers.append(ask(tensors))
         return answers[-1]
 
-    monkeypatch.setattr(backend, "_suits_numpy", remember)
+    monkeypatch.setattr(backend, "suits_numpy", remember)
     return answers
 
 
@@ -54,7 +54,7 @@ def test_it_is_left_alone_where_pytorch_has_more_threads(threads, size, expected
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        assert backend._suits_numpy([torch.zeros(size, 17), torch.zeros(())]) is expected
+        assert backend.suits_numpy([torch.zeros(size, 17), torch.zeros(())]) is expected
     finally:
         torch.set_num_threads(before)
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trpl.backend import any_true, first_order, has_values, namespace, stop_gradient
+from trpl.backend import any_true, has_values, namespace, stop_gradient
 from trpl.gaussians.density import entropy as entropy_of
 from trpl.gaussians.density import whiten
 from trpl.gaussians.distances import kl_cov, lowered
@@ -34,6 +34,7 @@ from trpl.linalg import squared_norm
 from trpl.projections.alignment import broadcast
 from trpl.projections.joint_terms import DIAG, FINE, FULL, Method, Target, condition, evaluator
 from trpl.roots import increasing_root
+from trpl.rules import first_order
 
 Array = Any
 

@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any
 
 from trpl.backend import (
-    Rule,
     all_true,
     alongside,
     any_true,
@@ -51,6 +50,7 @@ from trpl.linalg import (
 from trpl.projections.alignment import align
 from trpl.projections.series import LARGEST_BOUND, corrections, series_root
 from trpl.roots import increasing_root, one_step
+from trpl.rules import Rule
 
 Array = Any
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from trpl.backend import Rule, alongside, any_true, computes_again, later, namespace, quiet, unless_none
+from trpl.backend import alongside, any_true, computes_again, later, namespace, quiet, unless_none
 from trpl.gaussians.density import whiten
 from trpl.gaussians.values import DiagGaussian, Pair
 from trpl.linalg import dot, lower_mask, solve_vector, squared_norm
 from trpl.projections.alignment import align
+from trpl.rules import Rule
 
 Array = Any
 

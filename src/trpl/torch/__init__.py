@@ -4,7 +4,7 @@ layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
 projected = layer(predicted, old)
 """
 
-from trpl.backend import prepare_torch
+from trpl.rules import prepare_torch
 from trpl.torch.layers import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 
 prepare_torch()
