@@ -1,7 +1,7 @@
 """The few operations the array API standard lacks, for each framework.
 
-This and `trpl.rules` are the only modules of the maths that know which frameworks exist. A framework is imported when one of its arrays
-arrives, so NumPy, PyTorch and JAX are each optional.
+This and `trpl.rules` are the only modules of the maths that know which frameworks exist. A framework is imported when
+one of its arrays arrives, so NumPy, PyTorch and JAX are each optional.
 """
 
 from __future__ import annotations
