@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 # PyTorch first, by its exact version: a range would fetch the newest build with its CUDA packages.
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+TOO_OLD = trpl needs Python 3.11 or newer, and $(PYTHON) is $(or $(shell $(PYTHON) -V 2>/dev/null),not found); name another: make $(or $(MAKECMDGOALS),train) PYTHON=python3.12
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: train test check lint bench stress coverage mutants docs clean help
@@ -19,6 +20,7 @@ help:
 	@echo "make docs    the documentation site in site/"
 
 $(VENV)/bin/python:
+	$(if $(shell $(PYTHON) -c 'import sys; print("yes" * (sys.version_info >= (3, 11)))' 2>/dev/null),,$(error $(TOO_OLD)))
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python

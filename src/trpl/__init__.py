@@ -17,7 +17,7 @@ from trpl.gaussians import (
 )
 from trpl.projections.layer import Audit
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Audit",
