@@ -17,7 +17,13 @@ sys.path.insert(
 def x64():
     """JAX with float64 for one test."""
     jax = pytest.importorskip("jax")
-    with jax.enable_x64(True):
+    if hasattr(jax, "enable_x64"):
+        enabled = jax.enable_x64(True)
+    else:  # before JAX 0.8
+        from jax.experimental import enable_x64
+
+        enabled = enable_x64()
+    with enabled:
         yield
 
 

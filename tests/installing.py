@@ -79,10 +79,10 @@ def modules_besides(distributions: set[str]) -> set[str]:
 
 
 BLOCKER = """
-import sys, sysconfig
+import os, sys
 from importlib.machinery import PathFinder
 HIDDEN = set({hidden!r})
-PLACES = set(sysconfig.get_paths().values())
+PLACES = set(sys.path) - set(os.environ["PYTHONPATH"].split(os.pathsep))
 
 class Blinkered(PathFinder):
     @classmethod
@@ -149,6 +149,19 @@ from trpl.cli import main
 words = "train kl InvertedPendulum-v4 --steps 64 --rollout-size 64 --policy-epochs 1 --value-epochs 1 --eval-episodes 1"
 assert main([*words.split(), "--out", "trained"]) == 0
 """
+SB3 = """
+import warnings
+warnings.filterwarnings("ignore", message="rich is experimental")
+from trpl.integrations.sb3 import TRPL
+TRPL("MlpPolicy", "Pendulum-v1", n_steps=64, tensorboard_log="logs").learn(64, progress_bar=True)
+"""
+TRACK = """
+import os
+os.environ["WANDB_SILENT"] = "true"
+from trpl.integrations.tracking import tracker
+with tracker("{kind}", folder="tracked-{kind}", config={{"method": "kl"}}) as track:
+    track(1, {{"kl": 0.5}})
+"""
 
 
 class Extra(NamedTuple):
@@ -163,16 +176,16 @@ EXTRAS = {
     "torch": Extra(TORCH, without=("jax", "gymnasium")),
     "jax": Extra(JAX, without=("torch", "gymnasium")),
     "train": Extra(TRAIN, without=("torch", "optuna", "ray")),
-    "sb3": Extra("from trpl.integrations.sb3 import TRPL", without=("jax", "torchrl")),
+    "sb3": Extra(SB3, without=("jax", "torchrl")),
     "torchrl": Extra("import trpl.integrations.torchrl", without=("jax", "stable_baselines3")),
     "onnx": Extra("from trpl.integrations.export import export; export('run', 'policy.onnx')"),
     "ray": Extra("import trpl.experiments.ray_pool", without=("torch", "optuna")),
     "tune": Extra("import trpl.experiments.tune_session", without=("torch", "ray")),
-    "wandb": Extra("import trpl.integrations.tracking, wandb"),
+    "mlflow": Extra(TRACK.format(kind="mlflow")),
+    "wandb": Extra(TRACK.format(kind="wandb")),
 }
 UNUSUAL = {
     "envpool": Extra("import envpool, trpl.rollouts.batches", without=("torch",)),
-    "mlflow": Extra("import mlflow, trpl.integrations.tracking"),
     "docs": Extra("import mkdocs, material, mkdocstrings"),
 }
 """Extras that the development environment does not have, or that are for its documentation."""
