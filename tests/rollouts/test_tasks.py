@@ -138,8 +138,32 @@ def test_humanoid_without_contact_forces():
         np.testing.assert_array_equal(a[:-84], b[:-84])
         assert not a[-84:].any()
         (a, reward_a, *_), (b, reward_b, *_) = paper.step(action), plain.step(action)
-        assert reward_a == reward_b
+        assert reward_a == reward_b  # within the motors' range the cost is the same
     assert b[-84:].any()
+
+
+def control_costs(env_id, actions):
+    """What each action costs in the first step of an episode."""
+    env, costs = make_environment(env_id), []
+    for action in actions:
+        env.reset(seed=0)
+        costs.append(-env.step(action)[4]["reward_quadctrl"])
+    env.close()
+    return np.array(costs)
+
+
+def test_humanoids_control_cost_is_of_the_clamped_control():
+    """MuJoCo before 2.2.1: a policy of deviation 1 pays 0.1 · 17 · E[min(|a|, 0.4)²] = 0.215, not 0.1 · 17 = 1.70."""
+    actions = np.random.default_rng(0).standard_normal((2000, 17)).astype(np.float32)
+    assert control_costs("trpl/HumanoidPaper-v4", actions).mean() == pytest.approx(0.215, abs=0.002)
+    assert control_costs("Humanoid-v4", actions).mean() == pytest.approx(1.70, abs=0.03)
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_humanoids_control_cost_has_a_largest_value(sign):
+    full, beyond = control_costs("trpl/HumanoidPaper-v4", [np.full(17, sign * a, np.float32) for a in (0.4, 2.0)])
+    assert full == pytest.approx(0.272, abs=1e-6)
+    assert beyond == pytest.approx(0.272, abs=1e-12)
 
 
 def test_registered_under_our_name():

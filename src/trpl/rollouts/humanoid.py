@@ -7,7 +7,18 @@ CONTACT_FORCES = slice(-84, None)
 
 
 class PaperHumanoid(HumanoidEnv):
-    """Humanoid-v4 with its last 84 observations, the contact forces, at zero: MuJoCo 2.0 never computed them."""
+    """Humanoid-v4 as MuJoCo 2.0 computed it.
+
+    The last 84 observations, the contact forces, are zero: MuJoCo 2.0 never computed them. The control cost is that of
+    the control clamped to the motors' range of ±0.4, at most 0.272 a step: MuJoCo before 2.2.1 clamped `data.ctrl` in
+    place, from which the cost is taken; later versions leave it as it was given, which costs a policy of deviation 1
+    eight times as much.
+    """
+
+    def control_cost(self, action: np.ndarray) -> np.float64:
+        low, high = self.model.actuator_ctrlrange.T
+        clamped = np.minimum(np.maximum(self.data.ctrl, low), high)
+        return self._ctrl_cost_weight * np.sum(np.square(clamped))
 
     def _get_obs(self) -> np.ndarray:
         observation = super()._get_obs()

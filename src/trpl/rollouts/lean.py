@@ -1,0 +1,254 @@
+"""Steps of Gymnasium's MuJoCo tasks at the simulator's own speed, with the same bits.
+
+Around each `mj_step` Gymnasium copies the state several times, works out contact forces that nobody reads, looks up
+bodies by name and fills a dictionary. A lean step does what observation, reward and ending need, in the order of
+operations that gives the same rounding. It is taken for a task with its default options only, and only after its first
+steps agreed with the task's own to the last bit; everything else is stepped as it is.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+LeanStep = Callable[[np.ndarray], tuple[np.ndarray, float, bool]]  # action -> observation, reward, terminated
+
+NUM_COMPARED = 8  # steps taken both ways before a lean step is trusted
+add_reduce, concatenate, maximum, minimum, square = np.add.reduce, np.concatenate, np.maximum, np.minimum, np.square
+
+
+def lean_step(env: gym.Env) -> LeanStep | None:
+    """The lean step of an environment without wrappers, or None where there is none that gives the same bits.
+
+    Comparing resets the environment: seed it afterwards.
+    """
+    make = TASKS.get((type(env).__module__, type(env).__qualname__))
+    spec = env.spec
+    if make is None or spec is None or spec.kwargs or env.render_mode is not None or "step" in vars(env):
+        return None
+    step = make(env)
+    return step if _agrees(env, step) else None
+
+
+def _agrees(env: gym.Env, step: LeanStep) -> bool:
+    """Whether the first steps of an episode are the same to the bit, both ways."""
+    low, high = env.action_space.low, env.action_space.high
+    actions = 1.5 * np.random.default_rng(0).uniform(low, high, (NUM_COMPARED, *low.shape))
+    actions = actions.astype(env.action_space.dtype)
+    env.reset(seed=0)
+    plain = [env.step(action)[:3] for action in actions]
+    env.reset(seed=0)
+    return all(
+        observation.tobytes() == other.tobytes() and reward == other_reward and terminated == other_terminated
+        for (observation, reward, terminated), (other, other_reward, other_terminated) in zip(
+            plain, map(step, actions), strict=True
+        )
+    )
+
+
+def _simulation(env: Any, *, contact_forces: bool) -> Callable[[np.ndarray], None]:
+    """Control steps of the simulator: what moves, and contact forces where the task reads them."""
+    import mujoco
+
+    model, data, num_substeps = env.model, env.data, env.frame_skip
+    control, mj_step, forces = data.ctrl, mujoco.mj_step, mujoco.mj_rnePostConstraint
+
+    def simulate(action: np.ndarray) -> None:
+        control[:] = action
+        mj_step(model, data, num_substeps)
+
+    def simulate_with_forces(action: np.ndarray) -> None:
+        control[:] = action
+        mj_step(model, data, num_substeps)
+        forces(model, data)
+
+    return simulate_with_forces if contact_forces else simulate
+
+
+def _half_cheetah(env: Any) -> LeanStep:
+    simulate, seconds = _simulation(env, contact_forces=False), env.dt
+    position, posture, velocity = env.data.qpos, env.data.qpos[1:], env.data.qvel
+    forward_weight, control_weight = env._forward_reward_weight, env._ctrl_cost_weight
+
+    def step(action: np.ndarray) -> tuple[np.ndarray, float, bool]:
+        before = position.item(0)
+        simulate(action)
+        forward = forward_weight * ((position.item(0) - before) / seconds)
+        cost = control_weight * add_reduce(square(action))
+        return concatenate((posture, velocity)), forward - float(cost), False
+
+    return step
+
+
+def _walker(env: Any, *, alive_always: bool, healthy_state: Callable[[], bool] | None = None) -> LeanStep:
+    """Walker2d and Hopper, whose rewards differ between v4 (`alive_always`) and v5 once an episode ends."""
+    simulate, seconds = _simulation(env, contact_forces=False), env.dt
+    position, posture, velocity = env.data.qpos, env.data.qpos[1:], env.data.qvel
+    forward_weight, control_weight, alive = env._forward_reward_weight, env._ctrl_cost_weight, env._healthy_reward
+    (least_z, most_z), (least_angle, most_angle) = env._healthy_z_range, env._healthy_angle_range
+    fastest, slowest = np.array(10.0), np.array(-10.0)
+
+    def step(action: np.ndarray) -> tuple[np.ndarray, float, bool]:
+        before = position.item(0)
+        simulate(action)
+        forward = forward_weight * ((position.item(0) - before) / seconds)
+        healthy = least_z < position.item(1) < most_z and least_angle < position.item(2) < most_angle
+        if healthy_state is not None and healthy:
+            healthy = healthy_state()
+        cost = control_weight * add_reduce(square(action))
+        reward = forward + (alive if healthy or alive_always else 0.0) - float(cost)
+        return concatenate((posture, minimum(maximum(velocity, slowest), fastest))), reward, not healthy
+
+    return step
+
+
+def _hopper(env: Any, *, alive_always: bool) -> LeanStep:
+    rest, velocity = env.data.qpos[2:], env.data.qvel
+    least, most = env._healthy_state_range
+    surely = min(-least, most) ** 2 if least < 0.0 < most else 0.0
+
+    def healthy_state() -> bool:
+        if rest.dot(rest) + velocity.dot(velocity) < surely:  # then each of them lies within the range
+            return True
+        state = concatenate((rest, velocity))
+        return bool(least < state.min() and state.max() < most)
+
+    return _walker(env, alive_always=alive_always, healthy_state=healthy_state)
+
+
+def _ant(env: Any) -> LeanStep:
+    """Ant-v4: no contact forces."""
+    simulate, seconds = _simulation(env, contact_forces=False), env.dt
+    posture, velocity, torso = env.data.qpos[2:], env.data.qvel, env.data.body("torso").xpos
+    control_weight, alive, (least_z, most_z) = env._ctrl_cost_weight, env._healthy_reward, env._healthy_z_range
+
+    def step(action: np.ndarray) -> tuple[np.ndarray, float, bool]:
+        before = torso.item(0)
+        simulate(action)
+        forward = (torso.item(0) - before) / seconds
+        cost = control_weight * add_reduce(square(action))
+        healthy = least_z <= posture.item(0) <= most_z
+        return concatenate((posture, velocity)), forward + alive - float(cost), not healthy
+
+    return step
+
+
+def _ant_with_forces(env: Any) -> LeanStep:
+    """Ant-v5: contact forces are observed and paid for."""
+    simulate, seconds = _simulation(env, contact_forces=True), env.dt
+    posture, velocity, torso = env.data.qpos[2:], env.data.qvel, env.data.body(env._main_body).xpos
+    forward_weight, control_weight, alive = env._forward_reward_weight, env._ctrl_cost_weight, env._healthy_reward
+    force_weight, forces = env._contact_cost_weight, env.data.cfrc_ext
+    (least_z, most_z), (least_force, most_force) = env._healthy_z_range, map(np.array, env._contact_force_range)
+
+    def step(action: np.ndarray) -> tuple[np.ndarray, float, bool]:
+        before = torso.item(0)
+        simulate(action)
+        forward = (torso.item(0) - before) / seconds * forward_weight
+        healthy = least_z <= posture.item(0) <= most_z
+        clipped = minimum(maximum(forces, least_force), most_force)
+        cost = float(control_weight * add_reduce(square(action)))
+        cost += force_weight * float(add_reduce(square(clipped), axis=None))
+        observation = concatenate((posture, velocity, clipped[1:].reshape(-1)))
+        return observation, forward + (alive if healthy else 0.0) - cost, not healthy
+
+    return step
+
+
+def _centre(env: Any) -> Callable[[], float]:
+    """The x of the centre of mass: sums over all bodies in Gymnasium's order, since another rounds otherwise."""
+    mass, places = np.expand_dims(env.model.body_mass, axis=1), env.data.xipos
+    total = np.sum(mass)
+    return lambda: (add_reduce(mass * places, axis=0) / total).item(0)
+
+
+def _humanoid(env: Any) -> LeanStep:
+    """Humanoid-v4."""
+    simulate, data, alive = _simulation(env, contact_forces=True), env.data, env._healthy_reward
+    parts = (data.qpos[2:], data.qvel, *map(_flat, (data.cinert, data.cvel, data.qfrc_actuator, data.cfrc_ext)))
+    forward, control, weight, healthy = _forward(env), data.ctrl, env._ctrl_cost_weight, _upright(env)
+
+    def step(action: np.ndarray) -> tuple[np.ndarray, float, bool]:
+        gained = forward(simulate, action)
+        cost = weight * float(add_reduce(square(control)))
+        return concatenate(parts), gained + alive - cost, not healthy()
+
+    return step
+
+
+def _paper_humanoid(env: Any) -> LeanStep:
+    """trpl/HumanoidPaper-v4: nobody reads the contact forces, and the cost is of the clamped control."""
+    simulate, data, alive = _simulation(env, contact_forces=False), env.data, env._healthy_reward
+    no_forces = np.zeros(data.cfrc_ext.size)
+    parts = (data.qpos[2:], data.qvel, *map(_flat, (data.cinert, data.cvel, data.qfrc_actuator)), no_forces)
+    forward, healthy = _forward(env), _upright(env)
+
+    def step(action: np.ndarray) -> tuple[np.ndarray, float, bool]:
+        gained = forward(simulate, action)
+        cost = float(env.control_cost(action))
+        return concatenate(parts), gained + alive - cost, not healthy()
+
+    return step
+
+
+def _humanoid_with_forces(env: Any) -> LeanStep:
+    """Humanoid-v5: contact forces are paid for, and observations of the world's body are left out."""
+    simulate, data, alive = _simulation(env, contact_forces=True), env.data, env._healthy_reward
+    by_body = map(_flat, (data.cinert[1:], data.cvel[1:], data.qfrc_actuator[6:], data.cfrc_ext[1:]))
+    parts = (data.qpos[2:], data.qvel, *by_body)
+    forward, control, weight, healthy = _forward(env), data.ctrl, env._ctrl_cost_weight, _upright(env)
+    force_weight, forces, (least, most) = env._contact_cost_weight, data.cfrc_ext, env._contact_cost_range
+
+    def step(action: np.ndarray) -> tuple[np.ndarray, float, bool]:
+        gained = forward(simulate, action)
+        cost = weight * float(add_reduce(square(control)))
+        cost += min(max(force_weight * float(add_reduce(square(forces), axis=None)), least), most)
+        stands = healthy()
+        return concatenate(parts), gained + (alive if stands else 0.0) - cost, not stands
+
+    return step
+
+
+def _forward(env: Any) -> Callable[[Callable[[np.ndarray], None], np.ndarray], float]:
+    """Reward for the centre of mass moving forward during a step of the simulation."""
+    centre, seconds, weight = _centre(env), env.dt, env._forward_reward_weight
+
+    def forward(simulate: Callable[[np.ndarray], None], action: np.ndarray) -> float:
+        before = centre()
+        simulate(action)
+        return weight * ((centre() - before) / seconds)
+
+    return forward
+
+
+def _upright(env: Any) -> Callable[[], bool]:
+    position, (least_z, most_z) = env.data.qpos, env._healthy_z_range
+    return lambda: least_z < position.item(2) < most_z
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    """A view with one axis, which follows the simulation."""
+    flat = array.reshape(-1)
+    assert np.shares_memory(flat, array)
+    return flat
+
+
+def _gymnasium(task: str) -> str:
+    return f"gymnasium.envs.mujoco.{task}"
+
+
+TASKS: dict[tuple[str, str], Callable[[Any], LeanStep]] = {
+    (_gymnasium("half_cheetah_v4"), "HalfCheetahEnv"): _half_cheetah,
+    (_gymnasium("half_cheetah_v5"), "HalfCheetahEnv"): _half_cheetah,
+    (_gymnasium("hopper_v4"), "HopperEnv"): lambda env: _hopper(env, alive_always=True),
+    (_gymnasium("hopper_v5"), "HopperEnv"): lambda env: _hopper(env, alive_always=False),
+    (_gymnasium("walker2d_v4"), "Walker2dEnv"): lambda env: _walker(env, alive_always=True),
+    (_gymnasium("walker2d_v5"), "Walker2dEnv"): lambda env: _walker(env, alive_always=False),
+    (_gymnasium("ant_v4"), "AntEnv"): _ant,
+    (_gymnasium("ant_v5"), "AntEnv"): _ant_with_forces,
+    (_gymnasium("humanoid_v4"), "HumanoidEnv"): _humanoid,
+    (_gymnasium("humanoid_v5"), "HumanoidEnv"): _humanoid_with_forces,
+    ("trpl.rollouts.humanoid", "PaperHumanoid"): _paper_humanoid,
+}
