@@ -200,18 +200,22 @@ def test_presets_are_shown(capsys):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_a_bar_or_lines(terminal):
+def test_progress_is_a_bar_or_lines(terminal, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("trpl.experiments.progress.time.monotonic", lambda: now)
     screen = io.StringIO()
     config = preset("kl", "Hopper-v4", total_steps=4096)
     progress = Progress(config, console=Console(file=screen, force_terminal=terminal, width=160))
     metrics = {"train_return": None, "kl": 0.0123, "entropy": 4.5, "steps_per_second": 9876.0}
     with progress:
         progress.begin(0)
+        now = 102.0
         progress.update(1, metrics, 321.0)
+        now = 104.0  # steps per second by the clock, not those of training alone
         progress.update(2, metrics, None)
     text = screen.getvalue()
     assert "kl Hopper-v4 seed 0" in text
-    for word in ("return 321", "kl 0.0123", "entropy 4.50", "9876 steps/s"):
+    for word in ("return 321", "kl 0.0123", "entropy 4.50", "1024 steps/s"):
         assert word in text
     assert ("\x1b[" in text) is terminal
     assert ("epoch 2/2" in text) is not terminal

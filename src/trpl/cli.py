@@ -95,6 +95,7 @@ def train(argv: list[str]) -> int:
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
     parser.add_argument("--preset", help="TOML file with settings, such as `trpl tune` writes; options are stronger")
+    add_as_released(parser)
     add_settings(parser, skip=("method", "env_id"), of=Config)
     args = vars(parser.parse(argv))
     own = ("method", "env_id", "out", "quiet", "preset", "track")
@@ -106,7 +107,7 @@ def train(argv: list[str]) -> int:
     overrides = preset_overrides(file, method, env_id) | overrides if file else overrides
 
     config = preset(method, env_id, **overrides)
-    use_one_thread()
+    prepare_jax()
     from trpl.experiments.run import train as train_run
 
     return conclude(train_run(config, out, progress=not quiet, tracker=tracking(track)), quiet=quiet)
@@ -123,7 +124,7 @@ def resume(argv: list[str]) -> int:
     )  # fmt: skip
     args = vars(parser.parse(argv))
     run, quiet, track = (args.pop(name) for name in ("run", "quiet", "track"))
-    use_one_thread()
+    prepare_jax()
     from trpl.experiments.run import resume as resume_run
 
     return conclude(resume_run(run, progress=not quiet, tracker=tracking(track), **args), quiet=quiet)
@@ -234,6 +235,7 @@ def sweep(argv: list[str]) -> int:
     parser.add_argument("--workers", type=positive_int, help="runs at a time (as many as cores, or as Ray has CPUs)")
     parser.add_argument("--ray", metavar="ADDRESS", help="use the Ray cluster at ADDRESS, or `auto`")
     parser.add_argument("--results", help="folder for compact records of finished runs")
+    add_as_released(parser)
     add_settings(parser, skip=("method", "env_id", "seed"), of=Config)
     args = vars(parser.parse(argv))
     name, seeds, out, workers, ray, results = (
@@ -314,11 +316,28 @@ def figure(argv: list[str]) -> int:
     return 0
 
 
-def use_one_thread() -> None:
-    """Keep XLA on one core: at these sizes its thread pool costs more than it gives, and runs share the machine."""
+def add_as_released(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--as-released", action="store_true", default=argparse.SUPPRESS,
+        help="every --released-... switch that means something to the method: what the authors' release computes",
+    )  # fmt: skip
+
+
+def prepare_jax() -> None:
+    """Before JAX is imported: one thread, and a folder for compiled code that later calls find.
+
+    At these sizes XLA's thread pool costs more than it gives, and runs share the machine. Compiled code is kept below
+    the user's cache folder, apart for each machine; JAX_COMPILATION_CACHE_DIR names another place, and empty none.
+    """
+    import socket
+    from pathlib import Path
+
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_multi_thread_eigen" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(caches, "trpl", "compiled", socket.gethostname())))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 COMMANDS: dict[str, Command] = {

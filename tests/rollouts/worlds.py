@@ -3,6 +3,9 @@
 import gymnasium as gym
 import numpy as np
 
+from trpl.rollouts.batches import derived_seed
+from trpl.rollouts.evaluation import EVALUATION_STREAM
+
 
 class Counter(gym.Env):
     """Observation (steps taken, a number drawn at reset); reward = steps taken; ends as told."""
@@ -90,7 +93,29 @@ class Meddles(Counter):
         return super().step(action)
 
 
+class Falls(Counter):
+    """Falls after 1 to 19 steps, drawn at reset, or not before the time limit of 20, in a third of the episodes."""
+
+    def reset(self, *, seed=None, options=None):
+        found = super().reset(seed=seed)
+        self.terminate_at = fall(self.np_random)
+        return found
+
+
+def fall(generator):
+    return int(generator.integers(1, 30))
+
+
+def falls_after(seed, epoch, number):
+    """When the episode of this number falls, or is cut by its own time limit, in an evaluation."""
+    generator = np.random.default_rng(derived_seed(seed, epoch, number, EVALUATION_STREAM))
+    generator.normal()  # the tag
+    return min(fall(generator), 20)
+
+
 def register() -> None:
+    if "test/Falls-v0" not in gym.registry:
+        gym.register("test/Falls-v0", Falls, max_episode_steps=20)
     for name, entry in {
         "Terminates": lambda **kw: Counter(terminate_at=4, **kw),
         "Truncates": lambda **kw: Counter(truncate_at=4, **kw),

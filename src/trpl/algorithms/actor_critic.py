@@ -69,7 +69,7 @@ class ActorCritic(NamedTuple):
             epoch=jnp.zeros((), jnp.int32),
         )
 
-    def samples(self, state: LearnerState, batch: Batch, *, discount: float, gae_lambda: float) -> Samples:
+    def samples(self, state: LearnerState, batch: Batch, *, config: Settings) -> Samples:
         """Advantages and returns by the old value function, Gaussians and log-densities by the old policy."""
         values = self.value(state.value, batch.observations)
         advantages = generalised_advantages(
@@ -78,8 +78,9 @@ class ActorCritic(NamedTuple):
             self.value(state.value, batch.next_observations),
             terminated=batch.terminated,
             truncated=batch.truncated,
-            discount=discount,
-            gae_lambda=gae_lambda,
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
+            released_time_limits=config.released_time_limits,
         )
         flat = Batch(*(x.reshape(-1, *x.shape[2:]) for x in batch))
         old = self.policy(state.policy, flat.observations)

@@ -4,9 +4,9 @@ import jax.numpy as jnp
 from jax import Array
 
 
-def normalised(advantages: Array) -> Array:
-    """Mean 0 and standard deviation 1 over the minibatch."""
-    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+def normalised(advantages: Array, *, unbiased: bool = False) -> Array:
+    """Mean 0 and standard deviation 1 over the minibatch; `unbiased` divides its squares by n − 1, not n."""
+    return (advantages - advantages.mean()) / (advantages.std(ddof=int(unbiased)) + 1e-8)
 
 
 def surrogate(log_ratio: Array, advantages: Array) -> Array:

@@ -80,7 +80,7 @@ def _update(
 ) -> tuple[PapiState, Metrics]:
     """One epoch: advantages, value function, PPO epochs, roll-back to the bound, projection of head and covariance."""
     learner, factor = state
-    samples = networks.samples(learner, batch, discount=config.discount, gae_lambda=config.gae_lambda)
+    samples = networks.samples(learner, batch, config=config)
     learner = networks.begin(learner, samples.old)
     learning_rate, learning_rate_vf = (rate * factor for rate in learning_rates(config, learner.epoch))
     learner, value_loss = networks.fit_value(
@@ -333,7 +333,9 @@ def ascend(
         features, actions, advantages, old_log_prob = minibatch
         projected = project_once(candidate(free), region, limits)
         policy = type(projected.shape)(features @ projected.head, projected.shape.scale)
-        policy_loss = surrogate(log_prob(policy, actions) - old_log_prob, normalised(advantages))
+        policy_loss = surrogate(
+            log_prob(policy, actions) - old_log_prob, normalised(advantages, unbiased=config.released_deviation)
+        )
         return policy_loss, {"policy_loss": policy_loss}
 
     free = {"head": region.head, "raw": weights[raw]}

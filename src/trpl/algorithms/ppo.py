@@ -38,7 +38,7 @@ def _update(
     state: LearnerState, batch: Batch, orders: list[Array], *, config: Settings, networks: ActorCritic
 ) -> tuple[LearnerState, Metrics]:
     """One epoch: advantages, value function, policy epochs on the clipped surrogate."""
-    samples = networks.samples(state, batch, discount=config.discount, gae_lambda=config.gae_lambda)
+    samples = networks.samples(state, batch, config=config)
     state = networks.begin(state, samples.old)
     learning_rate, learning_rate_vf = learning_rates(config, state.epoch)
     state, value_loss = networks.fit_value(
@@ -75,7 +75,9 @@ def fit_policy(
         observations, actions, advantages, old_log_prob = minibatch
         policy = networks.policy(weights, observations)
         log_ratio = log_prob(policy, actions) - old_log_prob
-        policy_loss = clipped_surrogate(log_ratio, normalised(advantages), clip=config.ratio_clip)
+        policy_loss = clipped_surrogate(
+            log_ratio, normalised(advantages, unbiased=config.released_deviation), clip=config.ratio_clip
+        )
         total = policy_loss
         if config.entropy_weight:
             total -= config.entropy_weight * entropy(policy).mean()

@@ -22,7 +22,7 @@ from trpl.algorithms.actor_critic import (
 from trpl.algorithms.base import Algorithm, Batch, Metrics, Settings
 from trpl.algorithms.losses import normalised, surrogate
 from trpl.algorithms.minibatches import draw_orders, fit
-from trpl.gaussians import DiagGaussian, Gaussian, entropy, log_prob
+from trpl.gaussians import DiagGaussian, Gaussian, entropy, log_prob, mahalanobis
 from trpl.jax import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 from trpl.projections.joint_kl import entropy_range
 
@@ -66,7 +66,7 @@ def _update(
     layer: Any,
 ) -> tuple[LearnerState, Metrics]:
     """One epoch: advantages, value function, policy epochs through the layer, covariance set, audit."""
-    samples = networks.samples(state, batch, discount=config.discount, gae_lambda=config.gae_lambda)
+    samples = networks.samples(state, batch, config=config)
     state = networks.begin(state, samples.old)
     learning_rate, learning_rate_vf = learning_rates(config, state.epoch)
     state, value_loss = networks.fit_value(
@@ -85,7 +85,9 @@ def _update(
         project=project,
         learning_rate=learning_rate,
     )
-    projected = jax.lax.stop_gradient(project(networks.policy(state.policy, samples.observations), samples.old))
+    predicted = networks.policy(state.policy, samples.observations)
+    projected = jax.lax.stop_gradient(project(predicted, samples.old))
+    audited = predicted, projected  # before the shared covariance is set: afterwards it is always inside
     if config.regression == "full":
         state, report["penalty"] = regress(
             state,
@@ -97,13 +99,15 @@ def _update(
             layer=layer,
             learning_rate=learning_rate,
         )
+        regressed = networks.policy(state.policy, samples.observations)
+        audited = regressed, project(regressed, samples.old)
     if not networks.policy.contextual:
         state = state._replace(policy=networks.policy.set_spread(state.policy, shared(projected)))
 
     network = networks.policy(state.policy, samples.observations)
     metrics = {
         **policy_measurements(network, samples.old),
-        **audit(layer, network, project(network, samples.old), samples.old),
+        **audit(layer, *audited, samples.old),
         **report,
         "value_loss": value_loss,
         "learning_rate": learning_rate,
@@ -133,8 +137,11 @@ def fit_policy(
         observations, actions, advantages, old_log_prob, old_rows = minibatch
         predicted = networks.policy(weights, observations)
         projected = project(predicted, from_rows(old_rows, samples.old))
-        policy_loss = surrogate(log_prob(projected, actions) - old_log_prob, normalised(advantages))
-        penalty = layer.penalty(predicted, projected).mean()
+        policy_loss = surrogate(
+            log_prob(projected, actions) - old_log_prob, normalised(advantages, unbiased=config.released_deviation)
+        )
+        penalty_of = released_penalty if config.released_penalty else layer.penalty
+        penalty = penalty_of(predicted, projected).mean()
         total = policy_loss
         if config.regression == "penalty":
             total += config.regression_weight * penalty
@@ -238,6 +245,19 @@ def shared(projected: Gaussian) -> Gaussian:
     diagonal = jnp.diagonal(projected.chol, axis1=-2, axis2=-1)
     geometric = jnp.exp(jnp.log(diagonal).mean(0))
     return projected.with_scale(jnp.tril(projected.chol.mean(0), -1) + jnp.diag(geometric))
+
+
+def released_penalty(predicted: Gaussian, projected: Gaussian) -> Array:
+    """The Frobenius penalty of the authors' release, state by state.
+
+    Its gradient goes through the projection too, and with a covariance per state it has the squared difference of the
+    standard deviations (Cholesky factors) where the Frobenius norm of the covariances would be.
+    """
+    mean = mahalanobis(predicted, projected)
+    if predicted.shares_covariance:
+        return mean
+    axes = tuple(range(predicted.mean.ndim - 1, predicted.scale.ndim))
+    return mean + jnp.square(predicted.scale - projected.scale).sum(axes)
 
 
 def audit(layer: Any, network: Gaussian, projected: Gaussian, old: Gaussian) -> Metrics:

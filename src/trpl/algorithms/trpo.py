@@ -47,7 +47,7 @@ def _update(
     state: LearnerState, batch: Batch, orders: Array, *, config: Settings, networks: ActorCritic
 ) -> tuple[LearnerState, Metrics]:
     """One epoch: advantages, value function, direction, line search."""
-    samples = networks.samples(state, batch, discount=config.discount, gae_lambda=config.gae_lambda)
+    samples = networks.samples(state, batch, config=config)
     state = networks.begin(state, samples.old)
     _, learning_rate_vf = learning_rates(config, state.epoch)
     state, value_loss = networks.fit_value(state, samples, orders=orders, config=config, learning_rate=learning_rate_vf)
@@ -55,7 +55,8 @@ def _update(
     def loss(weights):
         policy = networks.policy(weights, samples.observations)
         policy_loss = surrogate(
-            log_prob(policy, samples.actions) - samples.old_log_prob, normalised(samples.advantages)
+            log_prob(policy, samples.actions) - samples.old_log_prob,
+            normalised(samples.advantages, unbiased=config.released_deviation),
         )
         if config.entropy_weight:
             policy_loss -= config.entropy_weight * entropy(policy).mean()

@@ -8,12 +8,12 @@ import numpy as np
 
 from trpl.errors import CheckpointError
 from trpl.policies.storage import newest_checkpoint, read_checkpoint, write_checkpoint
-from trpl.rollouts import Collector
+from trpl.rollouts import Collector, Evaluator
 
 LEARNER, COLLECTOR = "learner/", "collector/"
 
 
-def save(run: Path, *, epoch: int, state: Any, collector: Collector, seconds: float) -> Path:
+def save(run: Path, *, epoch: int, state: Any, collector: Collector, evaluator: Evaluator, seconds: float) -> Path:
     """The checkpoint after `epoch`."""
     arrays, meta = collector.state()
     normaliser = collector.normaliser
@@ -30,12 +30,17 @@ def save(run: Path, *, epoch: int, state: Any, collector: Collector, seconds: fl
             "policy": policy,
             "state": learner_arrays(state) | {COLLECTOR + name: array for name, array in arrays.items()},
         },
-        meta={"collector": meta, "observation_clip": normaliser.clip if enabled else None, "seconds": seconds},
+        meta={
+            "collector": meta,
+            "evaluator": evaluator.state(),
+            "observation_clip": normaliser.clip if enabled else None,
+            "seconds": seconds,
+        },
     )
 
 
-def restore(run: Path, *, like: Any, collector: Collector) -> tuple[Any, int, float]:
-    """Learner state, epoch and seconds of the newest sound checkpoint; the collector is brought to that point too."""
+def restore(run: Path, *, like: Any, collector: Collector, evaluator: Evaluator) -> tuple[Any, int, float]:
+    """Learner state, epoch and seconds of the newest sound checkpoint; collector and evaluator go back to it too."""
     folder = newest_checkpoint(run)
     arrays, meta = read_checkpoint(folder, part="state")
     state = learner_state(arrays, like=like, where=folder)
@@ -44,6 +49,7 @@ def restore(run: Path, *, like: Any, collector: Collector) -> tuple[Any, int, fl
             {name.removeprefix(COLLECTOR): array for name, array in arrays.items() if name.startswith(COLLECTOR)},
             meta["collector"],
         )
+        evaluator.restore(meta.get("evaluator", {}))  # absent from checkpoints before 0.2
         return state, meta["epoch"], float(meta["seconds"])
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CheckpointError(f"{folder} does not fit the run: {type(error).__name__}: {error}") from error

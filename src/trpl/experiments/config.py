@@ -25,6 +25,8 @@ METHODS = (*TRUST_REGION, *CLIPPED, "trpo")
 
 LARGEST = 10**12  # of whole numbers
 ENV_ID = re.compile(r"(?!\.)[\w.:-]+(/(?!\.)[\w.:-]+)?")  # also the name of the run folder's parents: no way up or out
+AS_RELEASED = "as_released"  # short for all of the next, wherever settings are given for a preset
+RELEASED = ("variance", "evaluation", "time_limits", "deviation", "penalty")
 REPORT_WINDOW = 20  # epochs: a run's two numbers are means over the 20 after a fifth of training and over the last 20
 
 
@@ -115,6 +117,25 @@ class Config:
     hidden_sizes: tuple[int, ...] = setting((64, 64), "tanh layers of the policy", least=1)
     hidden_sizes_vf: tuple[int, ...] = setting((64, 64), "tanh layers of the value function", least=1)
 
+    released_variance: bool = setting(
+        False, "running variances as the authors' release computes them: they grow with the logarithm of the steps"
+    )
+    released_evaluation: bool = setting(
+        False, "evaluate as the authors' release: test episodes are cut by steps left over from earlier ones"
+    )
+    released_time_limits: bool = setting(
+        False, "at a time limit advantage 0 and return V(s), as in the authors' release, instead of a bootstrap"
+    )
+    released_deviation: bool = setting(
+        False, "normalise advantages by the deviation with n - 1, as the authors' release, instead of n"
+    )
+    released_penalty: bool | None = setting(
+        None,
+        "the authors' release's Frobenius penalty: its gradient also goes through the projection",
+        methods=("frobenius", "frobenius-e"),
+        optional=True,
+    )
+
     eval_every: int = setting(
         1, "evaluate every so many epochs, and each epoch of the two windows the paper's table averages", least=1
     )
@@ -175,8 +196,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def check_names(names: Iterable[str]) -> None:
+def check_names(names: Iterable[str], *, short: bool = False) -> None:
+    """Refuse unknown settings; `short` allows `as_released` as well."""
     for name in names:
+        if short and name == AS_RELEASED:
+            continue
         if name not in NAMES:
             raise ConfigError(f"there is no setting {name!r}{nearest(name, NAMES)}")
 

@@ -5,7 +5,7 @@
     seeds = 10                         # 0 … 9, or a list of seeds; 1 if absent
 
     [settings]                         # any value of the configuration, for every run;
-    total_steps = 1_000_000            # "none" switches off a setting that can be off
+    total_steps = 1_000_000            # "none" switches off a setting that can be off; as_released = true
     [task."Hopper-v4"]                 # for one task,
     eval_episodes = 10
     [method.kl]                        # for one method (stronger than the task's),
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trpl.errors import ConfigError
-from trpl.experiments.config import METHODS, NAMES, Config, check_names, nearest
+from trpl.experiments.config import AS_RELEASED, METHODS, NAMES, Config, check_names, nearest
 from trpl.experiments.presets import SWEEPS, preset
 
 Settings = Mapping[str, Any]
@@ -68,7 +68,7 @@ def planned_runs(
     differ by more than the seed get a folder per variant: its name in the file, or the settings that differ.
     """
     overrides = dict(overrides or {})
-    check_names(overrides)
+    check_names(overrides, short=True)
     if name in SWEEPS:
         configs = [_changed(config, overrides) for config in SWEEPS[name].configs]
         variants, seeds = _difference_names(configs), seeds or (0,)
@@ -232,17 +232,20 @@ def _settings(found: Any, where: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigError(f"[{where}] wants settings by name, not {found!r}")
     try:
-        check_names(found)
+        check_names(found, short=True)
     except ConfigError as error:
         raise ConfigError(f"in [{where}] {error}") from error
     for name in set(found).intersection(OWN):
         raise ConfigError(f"in [{where}] {name} is not a setting: methods, tasks and seeds say it")
+    if type(found.get(AS_RELEASED, True)) is not bool:
+        raise ConfigError(f"in [{where}] {AS_RELEASED} wants true or false, not {found[AS_RELEASED]!r}")
     return {name: _switched_off(name, value) for name, value in found.items()}
 
 
 def _switched_off(name: str, value: Any) -> Any:
     """None for "none" where a setting can be off, since TOML has no null."""
-    return None if value == "none" and Config.__dataclass_fields__[name].metadata.get("optional") else value
+    optional = name in NAMES and Config.__dataclass_fields__[name].metadata.get("optional")
+    return None if value == "none" and optional else value
 
 
 def _toml(value: Any) -> str:

@@ -13,7 +13,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """Return, KL, entropy, steps per second and time left; use as a context manager."""
+    """Return, KL, entropy, steps per second of this session by the clock and time left; use as a context manager."""
 
     def __init__(self, config: Config, *, console: Console | None):
         self.config, self.console = config, console
@@ -58,26 +58,25 @@ class Progress:
         if evaluation is not None:
             self._evaluation = evaluation
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=epoch, status=self._status(metrics))
+            self._bar.update(self._task, completed=epoch, status=self._status(epoch, metrics))
         elif self.console is not None:
             now = time.monotonic()
             if now >= self._next_line or epoch == self.config.num_epochs:
                 self._next_line = now + SECONDS_BETWEEN_LINES
                 left = (now - self._started) / (epoch - self._first_epoch) * (self.config.num_epochs - epoch)
                 where = f"epoch {epoch}/{self.config.num_epochs}"
-                self._print(f"{where}  {self._status(metrics)}  left {_duration(left)}")
+                self._print(f"{where}  {self._status(epoch, metrics)}  left {_duration(left)}")
 
     def _print(self, line: str) -> None:
         assert self.console is not None
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def _status(self, metrics: dict[str, Any]) -> str:
+    def _status(self, epoch: int, metrics: dict[str, Any]) -> str:
+        seconds = max(time.monotonic() - self._started, 1e-9)  # evaluations and compiling included
+        rate = (epoch - self._first_epoch) * self.config.rollout_size / seconds
         returned = self._evaluation if self._evaluation is not None else metrics["train_return"]
         shown = "-" if returned is None else f"{returned:.0f}"
-        return (
-            f"return {shown}  kl {metrics['kl']:.4f}  entropy {metrics['entropy']:.2f}  "
-            f"{metrics['steps_per_second']:.0f} steps/s"
-        )
+        return f"return {shown}  kl {metrics['kl']:.4f}  entropy {metrics['entropy']:.2f}  {rate:.0f} steps/s"
 
 
 def _duration(seconds: float) -> str:

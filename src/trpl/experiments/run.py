@@ -85,7 +85,7 @@ class Trainer:
             )
             with self.watchdog.watching(tuple):  # making them all is one step
                 self.collector = opened.enter_context(contextlib.closing(make_collector(config)))
-                self.evaluator = opened.enter_context(contextlib.closing(Evaluator(config.env_id, seed=config.seed)))
+                self.evaluator = opened.enter_context(contextlib.closing(make_evaluator(config)))
             self.algorithm = make_algorithm(
                 config, obs_size=self.collector.observation_size, action_size=self.collector.action_size
             )
@@ -107,7 +107,7 @@ class Trainer:
         if checkpoint_folders(self.folder):
             with self.watchdog.watching(self.collector.environments.position):
                 self.state, self.epoch, self.seconds = checkpoints.restore(
-                    self.folder, like=self.state, collector=self.collector
+                    self.folder, like=self.state, collector=self.collector, evaluator=self.evaluator
                 )
             self.saved = self.epoch
         done = range(1, self.epoch + 1)
@@ -158,19 +158,27 @@ class Trainer:
             rollout = self.collector.collect(
                 Actor(self.state.policy), num_steps=config.rollout_size // config.num_envs, iteration=self.epoch
             )
+        collected = time.perf_counter()
         rng = np.random.default_rng([config.seed, self.epoch, LEARNING_STREAM])
         self.state, learned = self.algorithm.update(self.state, Batch.of(rollout), rng)
         learned = jax.device_get(learned)
         self.epoch += 1
-        training_seconds = time.perf_counter() - started
+        updated = time.perf_counter()
         steps = self.epoch * config.rollout_size
 
         metrics = episode_means(rollout) | {name: float(value) for name, value in learned.items()}
         check_finite(metrics, epoch=self.epoch, folder=self.folder)
         evaluation = self.evaluate(steps)
+        evaluated = time.perf_counter()
         records.append(self.folder / records.METRICS, records.metric_record(self.epoch, steps, metrics))
         self.seconds += time.perf_counter() - started
-        timing = {"seconds": self.seconds, "steps_per_second": config.rollout_size / training_seconds}
+        timing = {
+            "seconds": self.seconds,
+            "steps_per_second": config.rollout_size / (updated - started),  # of training alone
+            "collecting": collected - started,
+            "updating": updated - collected,
+            "evaluating": evaluated - updated,
+        }
         records.append(self.folder / records.TIMINGS, {"epoch": self.epoch, "steps": steps, **timing})
         for event in events:
             event(steps, metrics | timing | {"evaluation_return": evaluation})
@@ -200,7 +208,12 @@ class Trainer:
         """A checkpoint, after the records that belong to it."""
         records.flush(self.folder)
         checkpoints.save(
-            self.folder, epoch=self.epoch, state=self.state, collector=self.collector, seconds=self.seconds
+            self.folder,
+            epoch=self.epoch,
+            state=self.state,
+            collector=self.collector,
+            evaluator=self.evaluator,
+            seconds=self.seconds,
         )
         self.saved = self.epoch
 
@@ -233,7 +246,12 @@ def make_collector(config: Config) -> Collector:
         observation_clip=config.observation_clip,
         normalise_rewards=config.normalise_rewards,
         reward_clip=config.reward_clip,
+        released_variance=config.released_variance,
     )
+
+
+def make_evaluator(config: Config) -> Evaluator:
+    return Evaluator(config.env_id, seed=config.seed, released=config.released_evaluation)
 
 
 def refuse_existing(folder: Path) -> None:

@@ -13,6 +13,7 @@ def generalised_advantages(
     truncated: jax.Array,
     discount: float | jax.Array,
     gae_lambda: float | jax.Array,
+    released_time_limits: bool = False,
 ) -> jax.Array:
     """Advantages [T, N] of Schulman et al. (2016), from arrays [T, N].
 
@@ -21,8 +22,12 @@ def generalised_advantages(
 
     s′_t is the true next state, before any reset: a time limit, and the end of the rollout, are bootstrapped from it;
     only `terminated` says that nothing comes after. Returns for the value function are A + V.
+
+    With `released_time_limits`, as in the authors' release, A = 0 and so A + V = V(s) at a time limit.
     """
     residuals = rewards + discount * next_values * (1.0 - terminated) - values
+    if released_time_limits:
+        residuals = jnp.where(truncated, 0.0, residuals)
     carried = discount * gae_lambda * (1.0 - (terminated | truncated))
 
     def earlier(later_advantage, step):

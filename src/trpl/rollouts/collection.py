@@ -66,16 +66,20 @@ class Collector:
         observation_clip: float | None = None,
         normalise_rewards: bool = False,
         reward_clip: float | None = None,
+        released_variance: bool = False,
     ):
         self.env_id, self.seed, self.num_envs = env_id, seed, num_envs
         self.environments = make_environments(env_id, num_envs=num_envs, seed=seed, vectorisation=vectorisation)
         self.observation_size = self.environments.observation_size
         self.action_size = self.environments.action_size
         self.normaliser = ObservationNormaliser(
-            self.observation_size, clip=observation_clip, enabled=normalise_observations
+            self.observation_size,
+            clip=observation_clip,
+            enabled=normalise_observations,
+            released=released_variance,
         )
         self.reward_normaliser = RewardNormaliser(
-            num_envs, discount=discount, clip=reward_clip, enabled=normalise_rewards
+            num_envs, discount=discount, clip=reward_clip, enabled=normalise_rewards, released=released_variance
         )
         self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, dtype=np.int64)
         self._begin()

@@ -142,8 +142,8 @@ class Environment:
         self.episode = self.num_steps = 0
         self._shape, self._action_shape = (self.observation_size,), (self.action_size,)
         self._action_dtype = self.gym_env.action_space.dtype
-        self._step, self._time_limit = _direct_step(self.gym_env)
-        self._lean = None if self._time_limit is None else lean_step(self.gym_env.unwrapped)
+        self._step, self.time_limit = _direct_step(self.gym_env)
+        self._lean = None if self.time_limit is None else lean_step(self.gym_env.unwrapped)
         self._taken: list[np.ndarray] = []
         self._generator_state: dict[str, Any] | None = None
         self._guarded_reset(seed=seed)  # seeds the generator; episodes then draw from it
@@ -164,13 +164,13 @@ class Environment:
                 observation, reward, terminated = self._lean(action)
                 if math.isfinite(observation.dot(observation) + reward):
                     self._taken.append(action)
-                    return observation, reward, terminated, self.num_steps == self._time_limit
+                    return observation, reward, terminated, self.num_steps == self.time_limit
                 truncated = False
             else:
                 observation, reward, terminated, truncated, _ = self._step(action.astype(self._action_dtype))
         except (Exception, SystemExit) as error:
             raise self._explained("step", error, wanted="observation, reward, terminated, truncated, info") from error
-        if self.num_steps == self._time_limit:
+        if self.num_steps == self.time_limit:
             truncated = True
         self._taken.append(action)
         try:

@@ -1,6 +1,7 @@
 """Noise-free evaluation on an environment of its own: frozen normaliser, raw rewards, no memory of earlier calls."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,39 +21,87 @@ class Evaluation(NamedTuple):
     lengths: np.ndarray  # int64
 
 
-class Evaluator:
-    """Runs the mean of a policy. The environment is made once; every episode starts from its own seed."""
+class Episode(NamedTuple):
+    total: float  # sum of raw rewards
+    length: int
+    ended: bool  # by the environment, not cut
 
-    def __init__(self, env_id: str, *, seed: int):
+
+class Evaluator:
+    """Runs the mean of a policy. The environment is made once; every episode starts from its own seed.
+
+    With `released` it evaluates as the authors' release does, which steps as many test environments as there are
+    episodes side by side until each has ended once, and goes on with those that ended early. Its count of their steps
+    towards the time limit is not reset by the next evaluation, whose episodes are cut that much earlier. (Where all
+    episodes last as long as the time limit allows, nothing is cut.)
+    """
+
+    def __init__(self, env_id: str, *, seed: int, released: bool = False):
         self.environment = Environment(env_id, seed=derived_seed(seed, 0, EVALUATION_STREAM))
-        self.seed = seed
+        self.seed, self.released = seed, released
+        self._left_over: list[int] = []  # steps that count towards the time limit of each test environment
 
     def evaluate(
         self, actor: Actor, normaliser: ObservationNormaliser, *, epoch: int, num_episodes: int = 5
     ) -> Evaluation:
         """Episodes whose starts are a function of (seed, epoch, episode) alone."""
-        episodes = [
-            run_episode(
-                self.environment, actor, normaliser, seed=derived_seed(self.seed, epoch, episode, EVALUATION_STREAM)
-            )
-            for episode in range(num_episodes)
-        ]
+
+        def run(number: int, limit: int = STEP_LIMIT) -> Episode:
+            seed = derived_seed(self.seed, epoch, number, EVALUATION_STREAM)
+            return run_episode(self.environment, actor, normaliser, seed=seed, limit=limit)
+
+        time_limit = self.environment.time_limit
+        if self.released and time_limit is not None:
+            left_over = self._left_over or [0] * num_episodes
+            episodes = [run(n, time_limit - left_over[n]) for n in range(num_episodes)]
+            longest = max(episode.length for episode in episodes)
+            further = [range(n + num_episodes, STEP_LIMIT, num_episodes) for n in range(num_episodes)]
+            self._left_over = [
+                _go_on(run, numbers, steps=longest - episode.length)
+                for numbers, episode in zip(further, episodes, strict=True)
+            ]
+        else:
+            episodes = [run(n) for n in range(num_episodes)]
         return Evaluation(
-            returns=np.array([total for total, _ in episodes], dtype=np.float64),
-            lengths=np.array([length for _, length in episodes], dtype=np.int64),
+            returns=np.array([episode.total for episode in episodes], dtype=np.float64),
+            lengths=np.array([episode.length for episode in episodes], dtype=np.int64),
         )
+
+    def state(self) -> dict[str, Any]:
+        """What the next evaluation depends on besides its arguments."""
+        return {"left_over": self._left_over}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._left_over = [int(steps) for steps in state.get("left_over", ())]
 
     def close(self) -> None:
         self.environment.close()
 
 
+def _go_on(run: Callable[[int, int], Episode], numbers: Iterable[int], *, steps: int) -> int:
+    """Step a test environment on, through the episodes of these numbers; the steps of the one that has not ended."""
+    for number in numbers:
+        if not steps:
+            break
+        episode = run(number, steps)
+        if not episode.ended:
+            break
+        steps -= episode.length
+    return steps
+
+
 def run_episode(
-    environment: Environment, actor: Actor, normaliser: ObservationNormaliser, *, seed: int
-) -> tuple[float, int]:
-    """Return and length of one episode under the policy's mean."""
+    environment: Environment,
+    actor: Actor,
+    normaliser: ObservationNormaliser,
+    *,
+    seed: int,
+    limit: int = STEP_LIMIT,
+) -> Episode:
+    """One episode under the policy's mean, cut after `limit` steps."""
     shift, scale, enabled, clip = normaliser.mean, normaliser.scale, normaliser.enabled, normaliser.clip
     act, observation, total = actor.mean, environment.begin(seed=seed), 0.0
-    while environment.num_steps < STEP_LIMIT:
+    while environment.num_steps < limit:
         if enabled:
             observation = (observation - shift) / scale
             if clip is not None:
@@ -60,7 +109,9 @@ def run_episode(
         observation, reward, terminated, truncated = environment.step(act(observation.astype(np.float32)))
         total += reward
         if terminated or truncated:
-            return total, environment.num_steps
+            return Episode(total, environment.num_steps, ended=True)
+    if limit < STEP_LIMIT:
+        return Episode(total, limit, ended=False)
     raise FaultyEnvironmentError(
         f"{environment.env_id}: an episode had not ended after {STEP_LIMIT} steps; wrap it in a time limit"
     )

@@ -6,7 +6,6 @@ operations that gives the same rounding. It is taken for a task with its default
 steps agreed with the task's own to the last bit; everything else is stepped as it is.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from trpl.errors import ConfigError
-from trpl.experiments.config import METHODS, Config, check_names, nearest
+from trpl.experiments.config import AS_RELEASED, METHODS, RELEASED, Config, applies, check_names, nearest
 from trpl.experiments.presets import ablation, humanoid, mujoco, reacher
 
 TABLES = (humanoid, reacher, mujoco)  # the last serves every task that the others do not name
@@ -20,10 +20,16 @@ class Sweep(NamedTuple):
 
 
 def preset(method: str, env_id: str, **overrides: Any) -> Config:
-    """The table's column for `method` on `env_id`, with any value overridden by name."""
+    """The table's column for `method` on `env_id`, with any value overridden by name.
+
+    `as_released=True` stands for every `released_...` switch that means something to the method.
+    """
     if method not in METHODS:
         raise ConfigError(f"there is no method {method!r}; there are {', '.join(METHODS)}{nearest(method, METHODS)}")
-    check_names(overrides)
+    check_names(overrides, short=True)
+    if overrides.pop(AS_RELEASED, False):
+        switches = [f"released_{quirk}" for quirk in RELEASED]
+        overrides = {name: True for name in switches if applies(name, method)} | overrides
     table = next((t for t in TABLES if env_id in t.TASKS), mujoco)
     source = table.SOURCES[method]
     if env_id not in table.TASKS:

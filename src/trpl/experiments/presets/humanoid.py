@@ -9,7 +9,7 @@ TASKS = ("trpl/HumanoidPaper-v4", "Humanoid-v4", "Humanoid-v5")
 PAPER = "paper, table of Humanoid hyperparameters"
 BUDGET = "budget of 610 epochs from the authors' release"
 
-ALL = mujoco.ALL | {"total_steps": 610 * 16384, "rollout_size": 16384}
+ALL = mujoco.ALL | {"total_steps": 610 * 16384, "rollout_size": 16384, "eval_every": 2}
 TRUST_REGION = {
     **mujoco.TRUST_REGION,
     **ALL,

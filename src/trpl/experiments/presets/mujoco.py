@@ -19,6 +19,7 @@ ALL = {
     "contextual": False,
     "hidden_sizes": (64, 64),
     "hidden_sizes_vf": (64, 64),
+    "eval_every": 10,  # with the two windows of the table a fifth of the time; every epoch would be two thirds
 }
 TRUST_REGION = {
     **ALL,

@@ -9,7 +9,7 @@ TASKS = ("trpl/Reacher5Sparse-v0", "trpl/Reacher5SparsePaper-v0")
 PAPER = "paper, table of ReacherSparse hyperparameters"
 BUDGET = "budget of 610 epochs from the authors' release"
 
-ALL = mujoco.ALL | {"total_steps": 610 * 16384, "rollout_size": 16384}
+ALL = mujoco.ALL | {"total_steps": 610 * 16384, "rollout_size": 16384, "eval_every": 1}
 TRUST_REGION = {
     **mujoco.TRUST_REGION,
     **ALL,
