@@ -68,9 +68,9 @@ def ours(method: str, env_id: str, *, epochs: int, overrides: dict[str, Any]) ->
     import numpy as np
 
     from trpl.algorithms import Batch
-    from trpl.experiments.presets import preset
-    from trpl.experiments.run import Trainer
     from trpl.policies.acting import Actor
+    from trpl.presets import preset
+    from trpl.runs.run import Trainer
 
     config = preset(method, env_id, **overrides)
     with Trainer(config, Path()) as trainer:
@@ -100,7 +100,7 @@ def learner(method: str, *, overrides: dict[str, Any]) -> dict[str, float]:
     import numpy as np
 
     from trpl.algorithms import Batch, make_algorithm
-    from trpl.experiments.presets import preset
+    from trpl.presets import preset
 
     seconds = []
     for policy_epochs in (10, 20):

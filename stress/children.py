@@ -39,10 +39,6 @@ def prepare(compiled: Path) -> None:
     warnings.filterwarnings("ignore", message=".*os.fork.*")
     import troubles  # noqa: F401  (registers the environments)
 
-    import trpl.cli
-    import trpl.experiments.run
-    import trpl.reports.curve  # noqa: F401
-
 
 class Child:
     """A `trpl` command at work."""

@@ -18,7 +18,7 @@ from rich.table import Table
 
 GROUPS = {
     "maths": ("backend", "linalg", "roots", "entropy_schedule", "gaussians", "projections", "torch", "jax"),
-    "trainer": ("policies", "rollouts", "algorithms", "experiments"),
+    "trainer": ("policies", "rollouts", "algorithms", "settings", "methods", "presets", "runs", "sweeps", "tuning"),
 }
 LEAST_LINES, LEAST_BRANCHES = 0.95, 0.90
 

@@ -218,9 +218,9 @@ KINDS = {
 
 def methods(place: Path, rng: random.Random) -> Result:
     """Every method on every kind of task it supports, for two updates."""
-    from trpl.experiments.config import METHODS, PAPI
+    from trpl.methods import find, names
 
-    pairs = [(m, k) for m in METHODS for k in KINDS if not (m in PAPI and "--contextual" in KINDS[k])]
+    pairs = [(m, k) for m in names() for k in KINDS if find(m).contextual or "--contextual" not in KINDS[k]]
     problems = {}
     for method, kind in track(pairs, description="methods", transient=True):
         env_id, *options = KINDS[kind]
@@ -232,7 +232,7 @@ def methods(place: Path, rng: random.Random) -> Result:
         ended = Child(*words, *options, log=place / "log.txt").wait()
         if ended.code or epochs_done(place / f"{method} {kind}") != 2:
             problems[f"{method}, {kind}"] = ended.said[-400:]
-    return {"held": not problems, "methods": len(METHODS), "kinds": len(KINDS), "pairs": len(pairs), **problems}
+    return {"held": not problems, "methods": len(names()), "kinds": len(KINDS), "pairs": len(pairs), **problems}
 
 
 def long_run(place: Path, rng: random.Random, *, steps: int) -> Result:

@@ -80,20 +80,21 @@ def real_run(folder: Path) -> None:
 
 def doors(run: Path) -> dict[str, Door]:
     """Every place that reads a file, with the real files to damage."""
-    from trpl.experiments import records
-    from trpl.experiments.checkpoints import restore
-    from trpl.experiments.plan import planned_runs, preset_overrides
-    from trpl.experiments.presets import preset
-    from trpl.experiments.run import Trainer
     from trpl.integrations import onnx
     from trpl.integrations.export import export, load_npz
     from trpl.policies import load_policy
     from trpl.policies.storage import newest_checkpoint, read_checkpoint
+    from trpl.presets import preset
     from trpl.reports.curve import learning_curve
     from trpl.reports.page import write_report
     from trpl.reports.reading import read_run
+    from trpl.runs import folder as files
+    from trpl.runs import records
+    from trpl.runs.checkpoints import restore
+    from trpl.runs.run import Trainer
+    from trpl.sweeps.plan import planned_runs, preset_overrides
 
-    config = records.read_config(run).replace(env_timeout=None)
+    config = files.read_config(run).replace(env_timeout=None)
     trainer = Trainer(config, run)
     point, empty = newest_checkpoint(run), trainer.collector.state()
     names = (records.METRICS, records.EVALUATIONS, records.TIMINGS)
@@ -103,12 +104,12 @@ def doors(run: Path) -> dict[str, Door]:
         export(run, run / f"policy.{ending}")
 
     def one_of_the_records(case: Path, rng: random.Random) -> None:
-        _copy(run, case, records.CONFIG, *names)
+        _copy(run, case, files.CONFIG, *names)
         damaged = rng.choice(names)
         (case / damaged).write_bytes(mutations.of_lines((run / damaged).read_bytes(), rng))
 
     def packed(case: Path, rng: random.Random) -> None:
-        _copy(run, case, records.CONFIG)
+        _copy(run, case, files.CONFIG)
         damaged = rng.choice(names)
         for name in names:
             data = (run / name).read_bytes()
@@ -122,7 +123,7 @@ def doors(run: Path) -> dict[str, Door]:
             folder = case / f"seed-{seed}"
             folder.mkdir()
             _copy(run, folder, *names)
-            about = json.loads((run / records.CONFIG).read_bytes())
+            about = json.loads((run / files.CONFIG).read_bytes())
             about["config"]["seed"] = seed
             if changed == 0 and seed == 0:
                 one_of_the_records(folder, rng)
@@ -130,7 +131,7 @@ def doors(run: Path) -> dict[str, Door]:
                 about = mutations.of_value(about, rng)
             if changed == 2:
                 about["config"][rng.choice(("method", "env_id"))] = strange
-            (folder / records.CONFIG).write_text(json.dumps(about))
+            (folder / files.CONFIG).write_text(json.dumps(about))
 
     def checkpoint(part: str) -> Callable[[Path, random.Random], None]:
         def damage(case: Path, rng: random.Random) -> None:
@@ -158,7 +159,7 @@ def doors(run: Path) -> dict[str, Door]:
 
     def read_records(case: Path) -> None:
         for name in names:
-            records.read(case / name)
+            records.read(case, name)
         for name in names:
             records.cut_back(case / name, epochs=range(1, 4))
 
@@ -188,10 +189,10 @@ def doors(run: Path) -> dict[str, Door]:
     def written(name: str, change: Callable[[bytes, random.Random], bytes], source: bytes) -> Callable:
         return lambda case, rng: (case / name).write_bytes(change(source, rng))
 
-    about = (run / records.CONFIG).read_bytes()
+    about = (run / files.CONFIG).read_bytes()
     model, arrays = (run / "policy.onnx").read_bytes(), (run / "policy.npz").read_bytes()
     return {
-        "config.json": Door(0.2087, written(records.CONFIG, mutations.of_json, about), records.read_config),
+        "config.json": Door(0.2087, written(files.CONFIG, mutations.of_json, about), files.read_config),
         "records": Door(0.15, one_of_the_records, read_records),
         "records in reports": Door(0.15, one_of_the_records, read_run),
         "packed records": Door(0.10, packed, read_run),

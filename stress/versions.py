@@ -55,7 +55,7 @@ SHOWN = ("numpy", "torch", "jax", "array-api-compat", "gymnasium", "mujoco")
 SHORT = ("tests/conformance/test_values.py",)
 LONG = (
     *("tests/conformance", "tests/gaussians", "tests/projections", "tests/layers_torch", "tests/layers_jax"),
-    *("tests/policies", "tests/rollouts", "tests/experiments/test_run.py"),
+    *("tests/policies", "tests/rollouts", "tests/runs/test_run.py"),
 )
 
 

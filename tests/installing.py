@@ -179,8 +179,8 @@ EXTRAS = {
     "sb3": Extra(SB3, without=("jax", "torchrl")),
     "torchrl": Extra("import trpl.integrations.torchrl", without=("jax", "stable_baselines3")),
     "onnx": Extra("from trpl.integrations.export import export; export('run', 'policy.onnx')"),
-    "ray": Extra("import trpl.experiments.ray_pool", without=("torch", "optuna")),
-    "tune": Extra("import trpl.experiments.tune_session", without=("torch", "ray")),
+    "ray": Extra("import trpl.sweeps.ray_pool", without=("torch", "optuna")),
+    "tune": Extra("import trpl.tuning.session", without=("torch", "ray")),
     "mlflow": Extra(TRACK.format(kind="mlflow")),
     "wandb": Extra(TRACK.format(kind="wandb")),
 }

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from trpl import cli
-from trpl.experiments.presets import preset
-from trpl.experiments.progress import Progress
+from trpl.presets import preset
+from trpl.runs.progress import Progress
 
 TINY = [
     *(
@@ -160,7 +160,7 @@ def test_play_calls_the_recorder(capsys, finished, monkeypatch, tmp_path):
 
 
 def test_settings_by_name_reach_the_configuration(capsys, monkeypatch):
-    from trpl.experiments import run
+    from trpl.runs import run
 
     seen = []
     monkeypatch.setattr(
@@ -202,7 +202,7 @@ def test_presets_are_shown(capsys):
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_is_a_bar_or_lines(terminal, monkeypatch):
     now = 100.0
-    monkeypatch.setattr("trpl.experiments.progress.time.monotonic", lambda: now)
+    monkeypatch.setattr("trpl.runs.progress.time.monotonic", lambda: now)
     screen = io.StringIO()
     config = preset("kl", "Hopper-v4", total_steps=4096)
     progress = Progress(config, console=Console(file=screen, force_terminal=terminal, width=160))

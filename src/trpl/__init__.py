@@ -15,6 +15,7 @@ from trpl.gaussians import (
     log_prob,
     wasserstein_parts,
 )
+from trpl.methods import Method, Style, register
 from trpl.projections.layer import Audit
 
 __version__ = "0.2.0"
@@ -25,10 +26,13 @@ __all__ = [
     "DiagGaussian",
     "FullGaussian",
     "Gaussian",
+    "Method",
     "Parts",
+    "Style",
     "entropy",
     "frobenius_parts",
     "kl_parts",
     "log_prob",
+    "register",
     "wasserstein_parts",
 ]

@@ -5,7 +5,6 @@ itself, so that `trpl --help` answers at once.
 """
 
 import argparse
-import errno
 import importlib
 import os
 import sys
@@ -13,7 +12,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from trpl.options import Parser, UsageError, add_settings, did_you_mean, number, positive_int
+from trpl.messages import nearest, os_problem
+from trpl.options import Parser, number, positive_int
 
 
 class Command(NamedTuple):
@@ -32,16 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, *rest = argv
     if name not in COMMANDS:
-        return fail(f"there is no command {name!r}{did_you_mean(name, COMMANDS)}", code=2)
+        hint = nearest(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
+        return fail(f"there is no command {name!r}{hint}", code=2)
     run = COMMANDS[name].run
     if isinstance(run, str):
         module, function = run.split(":")
         run = getattr(importlib.import_module(module), function)
     warnings.showwarning = lambda message, *_args, **_kwargs: print(f"trpl: note: {message}", file=sys.stderr)
     try:
-        return run(rest)
-    except UsageError as error:
-        return fail(str(error), code=2)
+        return run(load_plugins(rest))
     except KeyboardInterrupt:
         return fail("interrupted", code=130)
     except Exception as error:
@@ -50,7 +49,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(in_words(error), code=2 if isinstance(error, ValueError) else 1)
 
 
+def load_plugins(argv: list[str]) -> list[str]:
+    """Import what `--plugin` names, for any command; gives the other words."""
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    reader.add_argument("--plugin", action="append", default=[])
+    found, others = reader.parse_known_args(argv)
+    if found.plugin:
+        from trpl.methods.registry import load_plugin
+
+        for word in found.plugin:
+            load_plugin(word)
+    return others
+
+
 def overview() -> str:
+    """Write the help of the whole program."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
     return "\n".join(
@@ -71,8 +84,7 @@ def in_words(error: Exception) -> str:
     if type(error).__module__.startswith("trpl"):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
-        what = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
-        return f"{error.filename}: {what}" if error.filename else what
+        return f"{error.filename}: {os_problem(error)}" if error.filename else os_problem(error)
     if isinstance(error, MemoryError):
         return "out of memory: smaller rollouts, fewer environments or smaller networks need less"
     return f"{type(error).__name__}: {error} (set TRPL_TRACEBACK=1 to see where)"
@@ -84,10 +96,10 @@ def fail(message: str, *, code: int) -> int:
 
 
 def train(argv: list[str]) -> int:
-    from trpl.experiments.config import METHODS, Config
+    from trpl.methods import names
 
     parser = Parser("train", "Train a policy with the paper's numbers; any of them can be set by its name.")
-    parser.add_argument("method", help=", ".join(METHODS))
+    parser.add_argument("method", help=", ".join(names()))
     parser.add_argument(
         "env_id", metavar="env", help="a Gymnasium environment with vectors as observations and actions"
     )
@@ -96,21 +108,22 @@ def train(argv: list[str]) -> int:
     parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
     parser.add_argument("--preset", help="TOML file with settings, such as `trpl tune` writes; options are stronger")
     add_as_released(parser)
-    add_settings(parser, skip=("method", "env_id"), of=Config)
-    args = vars(parser.parse(argv))
-    own = ("method", "env_id", "out", "quiet", "preset", "track")
-    method, env_id, out, quiet, file, track = (args.pop(name) for name in own)
-    overrides = {name: value for name, value in args.items() if value is not argparse.SUPPRESS}
-    from trpl.experiments.plan import preset_overrides
-    from trpl.experiments.presets import preset
+    parser.add_settings(skip=("method", "env_id"))
+    args = parser.parse(argv)
+    overrides = parser.settings(args)
+    from trpl.presets import preset
+    from trpl.sweeps.plan import preset_overrides
 
-    overrides = preset_overrides(file, method, env_id) | overrides if file else overrides
+    if args.preset:
+        overrides = preset_overrides(args.preset, args.method, args.env_id) | overrides
+    config = preset(args.method, args.env_id, **overrides)
+    from trpl.runs.compiling import prepare_jax
 
-    config = preset(method, env_id, **overrides)
     prepare_jax()
-    from trpl.experiments.run import train as train_run
+    from trpl.runs.run import train as train_run
 
-    return conclude(train_run(config, out, progress=not quiet, tracker=tracking(track)), quiet=quiet)
+    result = train_run(config, args.out, progress=not args.quiet, tracker=tracking(args.track))
+    return conclude(result, quiet=args.quiet)
 
 
 def resume(argv: list[str]) -> int:
@@ -122,12 +135,15 @@ def resume(argv: list[str]) -> int:
         "--env-timeout", type=number(float, optional=True), metavar="N", default=argparse.SUPPRESS,
         help="seconds for a step of the environment, or none, instead of the run's",
     )  # fmt: skip
-    args = vars(parser.parse(argv))
-    run, quiet, track = (args.pop(name) for name in ("run", "quiet", "track"))
-    prepare_jax()
-    from trpl.experiments.run import resume as resume_run
+    args = parser.parse(argv)
+    changes = {"env_timeout": args.env_timeout} if "env_timeout" in args else {}
+    from trpl.runs.compiling import prepare_jax
 
-    return conclude(resume_run(run, progress=not quiet, tracker=tracking(track), **args), quiet=quiet)
+    prepare_jax()
+    from trpl.runs.run import resume as resume_run
+
+    result = resume_run(args.run, progress=not args.quiet, tracker=tracking(args.track), **changes)
+    return conclude(result, quiet=args.quiet)
 
 
 def tracking(kind: str | None) -> Any:
@@ -165,7 +181,7 @@ def evaluate(argv: list[str]) -> int:
     args = parser.parse(argv)
     import numpy as np
 
-    from trpl.experiments.evaluate import evaluate_run
+    from trpl.runs.evaluate import evaluate_run
 
     found = evaluate_run(args.run, num_episodes=args.episodes, seed=args.seed)
     for episode, (total, length) in enumerate(zip(found.returns, found.lengths, strict=True), start=1):
@@ -182,9 +198,9 @@ def play(argv: list[str]) -> int:
     parser.add_argument("--max-steps", type=positive_int, default=1000, help="longest episode shown (1000)")
     parser.add_argument("--seed", type=int, default=0, help="starting states (0)")
     args = parser.parse(argv)
-    from trpl.experiments.records import read_config
     from trpl.policies import load_policy
     from trpl.rollouts.video import record
+    from trpl.runs.folder import read_config
 
     recording = record(
         load_policy(args.run),
@@ -218,44 +234,42 @@ def presets(argv: list[str]) -> int:
     parser.add_argument("method", nargs="?", help="for example kl")
     parser.add_argument("env_id", nargs="?", metavar="env", default="HalfCheetah-v4", help="for example Humanoid-v4")
     args = parser.parse(argv)
-    from trpl.experiments.presets.listing import all_presets, one_preset
+    from trpl.presets.listing import all_presets, one_preset
 
     print(one_preset(args.method, args.env_id) if args.method else all_presets())
     return 0
 
 
 def sweep(argv: list[str]) -> int:
-    from trpl.experiments.config import Config
-    from trpl.experiments.presets import SWEEPS
+    from trpl.presets import named_sweeps
 
     parser = Parser("sweep", "Methods × tasks × seeds, each run done once; started again it does only what is missing.")
-    parser.add_argument("preset", help=f"{', '.join(SWEEPS)}, or a TOML file with methods, tasks, seeds and settings")
+    known = ", ".join(named_sweeps())
+    parser.add_argument("preset", help=f"{known}, or a TOML file with methods, tasks, seeds and settings")
     parser.add_argument("--seeds", help="how many (10), which (3,5) or a range (10:20); the file's, or 1")
     parser.add_argument("--out", default="runs", help="folder of the run folders (runs); with --ray on a shared disk")
     parser.add_argument("--workers", type=positive_int, help="runs at a time (as many as cores, or as Ray has CPUs)")
     parser.add_argument("--ray", metavar="ADDRESS", help="use the Ray cluster at ADDRESS, or `auto`")
     parser.add_argument("--results", help="folder for compact records of finished runs")
     add_as_released(parser)
-    add_settings(parser, skip=("method", "env_id", "seed"), of=Config)
-    args = vars(parser.parse(argv))
-    name, seeds, out, workers, ray, results = (
-        args.pop(key) for key in ("preset", "seeds", "out", "workers", "ray", "results")
-    )
-    from trpl.experiments.plan import parse_seeds, planned_runs
-    from trpl.experiments.sweep import summary
-    from trpl.experiments.sweep import sweep as run_sweep
+    parser.add_settings(skip=("method", "env_id", "seed"))
+    args = parser.parse(argv)
+    from trpl.sweeps.plan import parse_seeds, planned_runs
+    from trpl.sweeps.sweep import summary
+    from trpl.sweeps.sweep import sweep as run_sweep
 
-    runs = planned_runs(name, seeds=parse_seeds(seeds) if seeds else None, overrides=args)
-    result = run_sweep(runs, out=out, workers=workers, ray_address=ray, results=results)
+    seeds = parse_seeds(args.seeds) if args.seeds else None
+    runs = planned_runs(args.preset, seeds=seeds, overrides=parser.settings(args))
+    result = run_sweep(runs, out=args.out, workers=args.workers, ray_address=args.ray, results=args.results)
     print(summary(result))
     return 130 if result.stopped else 1 if result.failed else 0
 
 
 def tune(argv: list[str]) -> int:
-    from trpl.experiments.config import METHODS, Config
+    from trpl.methods import names
 
     parser = Parser("tune", "Search a method's settings on a task, but for those given; started again it goes on.")
-    parser.add_argument("method", help=", ".join(METHODS))
+    parser.add_argument("method", help=", ".join(names()))
     parser.add_argument("env_id", metavar="env", help="a Gymnasium environment")
     parser.add_argument("--trials", type=positive_int, required=True, help="of the study, earlier sessions' counted")
     parser.add_argument("--seeds", type=positive_int, default=3, help="runs per trial, from --seed up (3)")
@@ -266,25 +280,30 @@ def tune(argv: list[str]) -> int:
     parser.add_argument("--best", help="write the best trial there as a preset (.toml)")
     parser.add_argument("--heartbeat", type=positive_int, default=15, help="seconds between signs of life (15)")
     parser.add_argument("--as-worker", type=int, help=argparse.SUPPRESS)
-    add_settings(parser, skip=("method", "env_id", "source"), of=Config)
-    args = vars(parser.parse(argv))
-    names = ("method", "env_id", "study", "storage", "heartbeat")
-    about = {name: args.pop(name) for name in names}
-    trials, seeds, out, workers, best, worker = (
-        args.pop(key) for key in ("trials", "seeds", "out", "workers", "best", "as_worker")
-    )
+    parser.add_settings(skip=("method", "env_id", "source"))
+    args = parser.parse(argv)
     from pathlib import Path
 
-    from trpl.experiments.tune import Tuning, work
+    from trpl.tuning.study import Tuning, work
 
-    tuning = Tuning(**about, num_trials=trials, num_seeds=seeds, out=Path(out), fixed=args)
-    if worker is not None:
-        work(tuning, worker=worker)
+    tuning = Tuning(
+        method=args.method,
+        env_id=args.env_id,
+        num_trials=args.trials,
+        num_seeds=args.seeds,
+        fixed=parser.settings(args),
+        out=Path(args.out),
+        study=args.study,
+        storage=args.storage,
+        heartbeat=args.heartbeat,
+    )
+    if args.as_worker is not None:
+        work(tuning, worker=args.as_worker)
         return 0
-    from trpl.experiments.tune_session import summary
-    from trpl.experiments.tune_session import tune as run_tune
+    from trpl.tuning.session import summary
+    from trpl.tuning.session import tune as run_tune
 
-    result = run_tune(tuning, workers=workers, best=best)
+    result = run_tune(tuning, workers=args.workers, best=args.best)
     print(summary(result))
     return 130 if result.stopped else 1 if result.failures else 0
 
@@ -317,27 +336,11 @@ def figure(argv: list[str]) -> int:
 
 
 def add_as_released(parser: argparse.ArgumentParser) -> None:
+    """Add the option that stands for every switch of the authors' release."""
     parser.add_argument(
         "--as-released", action="store_true", default=argparse.SUPPRESS,
         help="every --released-... switch that means something to the method: what the authors' release computes",
     )  # fmt: skip
-
-
-def prepare_jax() -> None:
-    """Before JAX is imported: one thread, and a folder for compiled code that later calls find.
-
-    At these sizes XLA's thread pool costs more than it gives, and runs share the machine. Compiled code is kept below
-    the user's cache folder, apart for each machine; JAX_COMPILATION_CACHE_DIR names another place, and empty none.
-    """
-    import socket
-    from pathlib import Path
-
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_cpu_multi_thread_eigen" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(caches, "trpl", "compiled", socket.gethostname())))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 COMMANDS: dict[str, Command] = {

@@ -6,17 +6,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from trpl.gaussians.values import Array
 
-Array = Any
+SCHEDULES = ("none", "exponential", "linear")
 
 
 def exponential(*, initial: Array, target: Array, temperature: float, progress: Array, dim: int) -> Array:
-    """β = κd + (H₀ − κd) τ^(10 i/N): the paper's schedule, section 5."""
+    """Compute β = κd + (H₀ − κd) τ^(10 i/N): the paper's schedule, section 5."""
     final = target * dim
     return final + (initial - final) * temperature ** (10.0 * progress)
 
 
 def linear(*, initial: Array, target: Array, progress: Array, dim: int) -> Array:
-    """β = H₀ + (κd − H₀) i/N."""
+    """Compute β = H₀ + (κd − H₀) i/N."""
     return initial + (target * dim - initial) * progress
+
+
+def scheduled(
+    schedule: str, *, initial: Array, target: Array, temperature: float | None, progress: Array, dim: int
+) -> Array:
+    """Compute β by the schedule of this name, "exponential" or "linear"; only the first has a temperature."""
+    if schedule == "linear":
+        return linear(initial=initial, target=target, progress=progress, dim=dim)
+    assert temperature is not None
+    return exponential(initial=initial, target=target, temperature=temperature, progress=progress, dim=dim)

@@ -5,20 +5,24 @@ class ConvergenceError(RuntimeError):
     """A numerical solve did not reach its tolerance, or its result is not finite."""
 
 
-class RecordError(ValueError):
-    """A run folder cannot be read, or its runs do not belong together; the message says where, or which setting."""
-
-
 class ConfigError(ValueError):
     """A setting that does not exist, does not fit the method, or is out of range."""
 
 
-class CheckpointError(RuntimeError):
-    """No sound checkpoint where one was needed."""
+class UsageError(ValueError):
+    """Words on the command line that do not fit the command."""
 
 
 class RunError(RuntimeError):
     """A run folder that cannot be used as asked: in use, already there, or not a run."""
+
+
+class RecordError(ValueError):
+    """Records of a run are damaged, or do not belong together; the message says where, or which setting."""
+
+
+class CheckpointError(RuntimeError):
+    """No sound checkpoint where one was needed."""
 
 
 class ExportError(ValueError):

@@ -1,20 +1,14 @@
 """Reading a command's arguments: one option per setting, and an answer with the nearest right one."""
 
+from __future__ import annotations
+
 import argparse
 import dataclasses
-import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-
-class UsageError(Exception):
-    """Arguments that do not fit the command."""
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The nearest of the known names, or all of them."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {found[0]!r}?" if found else f"; there are {', '.join(known)}"
+from trpl.errors import UsageError
+from trpl.messages import nearest
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,53 +16,74 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, name: str, description: str):
         super().__init__(prog=f"trpl {name}", description=description, allow_abbrev=False)
+        self._settings: list[str] = []
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
-        argv = [_dashes(word) for word in argv]
-        args, unknown = self.parse_known_args(argv)
+        """Read the words after the command."""
+        args, unknown = self.parse_known_args([_dashes(word) for word in argv])
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
             name = unknown[0].split("=")[0]
-            hint = did_you_mean(name, known) if name.startswith("-") else ""
-            raise UsageError(
-                f"unrecognised argument {name!r}{hint if hint.count(',') < 3 else ''} (see {self.prog} --help)"
-            )
+            hint = nearest(name, known) if name.startswith("-") else ""
+            raise UsageError(f"unrecognised argument {name!r}{hint} (see {self.prog} --help)")
         return args
+
+    def settings(self, args: argparse.Namespace) -> dict[str, Any]:
+        """Take the settings among the arguments; those that were not given are not there."""
+        return {name: value for name, value in vars(args).items() if name in (*self._settings, "as_released")}
+
+    def add_settings(self, *, skip: Sequence[str] = ()) -> None:
+        """Add an option for every setting of any method, under its own name, grouped by the methods that have it."""
+        from trpl.methods import names, registry
+        from trpl.settings.fields import plain_type
+
+        groups: dict[tuple[str, ...], Any] = {}
+        for name, field in registry.settings().items():
+            if name in skip:
+                continue
+            having = registry.having(name)
+            if having not in groups:
+                whose = "settings" if having == names() else f"settings of {', '.join(having)}"
+                groups[having] = self.add_argument_group(f"{whose} (the preset of method and task gives the rest)")
+            owner = registry.find(having[0]).settings
+            _add_setting(groups[having], name, field, plain_type(field, owner))
+            self._settings.append(name)
+
+
+def _add_setting(group: Any, name: str, field: dataclasses.Field, kind: type) -> None:
+    flags = [f"--{name.replace('_', '-')}", *(["--steps"] if name == "total_steps" else [])]
+    choices, optional = field.metadata["choices"], field.metadata["optional"]
+    text = field.metadata["help"] + (f": {', '.join(choices)}" if choices else "") + _default(field)
+    common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
+    if kind is bool:
+        group.add_argument(*flags, action=argparse.BooleanOptionalAction, **common)
+    elif kind in (int, float):
+        group.add_argument(*flags, type=number(kind, optional=optional), metavar="N", **common)
+    elif kind is tuple:
+        group.add_argument(*flags, type=number(int, optional=False), nargs="+", metavar="N", **common)
+    else:
+        group.add_argument(*flags, metavar="NAME", **common)
+
+
+def _default(field: dataclasses.Field) -> str:
+    default = field.default
+    if default in (None, "", dataclasses.MISSING):
+        return ""
+    shown = {True: "yes", False: "no"}.get(default) if isinstance(default, bool) else None
+    return f" ({shown or (' '.join(map(str, default)) if isinstance(default, tuple) else default)})"
 
 
 def _dashes(word: str) -> str:
-    """--mean_bound is --mean-bound."""
+    """Write --mean_bound as --mean-bound."""
     name, equals, value = word.partition("=")
     return name.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
-def add_settings(parser: argparse.ArgumentParser, *, skip: Sequence[str], of: Any) -> None:
-    """An option for every setting of the configuration, under its own name; absent ones keep the preset's value."""
-    from trpl.experiments.config import plain_type
-
-    group = parser.add_argument_group("settings (the preset of method and task gives the rest)")
-    for field in dataclasses.fields(of):
-        if field.name in skip:
-            continue
-        flag, kind, text = f"--{field.name.replace('_', '-')}", plain_type(field.name), field.metadata["help"]
-        names = [flag, "--steps"] if field.name == "total_steps" else [flag]
-        common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": text}
-        optional = field.metadata.get("optional", False)
-        if kind is bool:
-            group.add_argument(*names, action=argparse.BooleanOptionalAction, **common)
-        elif kind in (int, float):
-            group.add_argument(*names, type=number(kind, optional=optional), metavar="N", **common)
-        elif kind is str:
-            group.add_argument(*names, metavar="NAME", **common)
-        else:
-            group.add_argument(*names, type=number(int, optional=False), nargs="+", metavar="N", **common)
-
-
 def number(kind: type, *, optional: bool) -> Callable[[str], Any]:
-    """A reader of numbers that takes 1e6 and 1_000_000 for whole ones, and `none` where a setting can be off."""
+    """Make a reader of numbers that takes 1e6 and 1_000_000 for whole ones, and `none` where a setting can be off."""
 
     def read(text: str) -> Any:
         if optional and text.lower() == "none":
@@ -83,6 +98,7 @@ def number(kind: type, *, optional: bool) -> Callable[[str], Any]:
 
 
 def positive_int(text: str) -> int:
+    """Read a whole number above 0."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")

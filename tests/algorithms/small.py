@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from trpl.algorithms import Batch, make_algorithm
-from trpl.experiments.presets import preset
+from trpl.presets import preset
 
 OBS, ACT, STEPS, ENVS = 3, 2, 24, 2
 

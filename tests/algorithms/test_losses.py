@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trpl.algorithms.losses import clipped_squared_error, clipped_surrogate, normalised, squared_error, surrogate
+from trpl.losses import clipped_squared_error, clipped_surrogate, normalised, squared_error, surrogate
 
 LOG2 = np.log([2.0])  # NumPy: importing this module computes nothing in JAX
 

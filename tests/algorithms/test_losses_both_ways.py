@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trpl.algorithms.losses import clipped_squared_error, clipped_surrogate, normalised
+from trpl.losses import clipped_squared_error, clipped_surrogate, normalised
 
 
 def test_advantages_of_another_scale():

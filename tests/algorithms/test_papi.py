@@ -9,11 +9,12 @@ import pytest
 from jax.test_util import check_grads
 
 from trpl.algorithms import Batch, make_algorithm, papi
-from trpl.algorithms.actor_critic import ActorCritic, LearnerState, Samples
-from trpl.algorithms.losses import normalised, surrogate
-from trpl.experiments.presets import preset
+from trpl.algorithms import head_projection as heads
+from trpl.algorithms.learner import Learner, LearnerState, Samples
 from trpl.gaussians import DiagGaussian, FullGaussian, entropy, kl_parts, log_prob
+from trpl.losses import normalised, surrogate
 from trpl.policies.networks import GaussianPolicy
+from trpl.presets import preset
 
 OBS, ACT, STEPS = 5, 3, 64
 TINY = {
@@ -59,7 +60,7 @@ def trained(method, *, updates=1, **changes):
     return algorithm, states, metrics
 
 
-project, expected_kl, project_once = map(jax.jit, (papi.project, papi.expected_kl, papi.project_once))
+project, expected_kl, project_once = map(jax.jit, (heads.project, heads.expected_kl, heads.project_once))
 
 
 def random_case(seed, *, covariance="diagonal", spread=1.0):
@@ -78,8 +79,8 @@ def random_case(seed, *, covariance="diagonal", spread=1.0):
 @partial(jax.jit, static_argnums=0)
 def build_case(policy, old_weights, weights, observations, way, raw):
     old = policy(old_weights, observations)
-    region, features = papi.trust_region(policy, weights, Samples(observations, None, None, None, None, old, None))
-    return region, features, papi.Candidate(region.head + way, policy.gaussian(old.mean[:1], raw))
+    region, features = papi.region_of(policy, weights, Samples(observations, None, None, None, None, old, None))
+    return region, features, heads.Candidate(region.head + way, policy.gaussian(old.mean[:1], raw))
 
 
 @jax.jit
@@ -107,7 +108,8 @@ def test_the_projection_never_exceeds_the_bound(covariance, entropy_gap, spread)
         region, features, candidate = random_case(seed, covariance=covariance, spread=spread)
         bound = float(region.mean_part) + 0.02  # the intermediate policy's mean is within it
         least = -jnp.inf if entropy_gap is None else entropy(region.old) - entropy_gap
-        projected, num_rounds = project(candidate, region, papi.Limits(bound * (1 - papi.ROUNDING), jnp.asarray(least)))
+        limits = heads.Limits(bound * (1 - papi.ROUNDING), jnp.asarray(least))
+        projected, num_rounds = project(candidate, region, limits)
         assert measured_kl(projected, region, features) <= bound
         assert entropy(projected.shape) >= least - 1e-4
         assert num_rounds <= 2
@@ -117,7 +119,7 @@ def test_the_projection_never_exceeds_the_bound(covariance, entropy_gap, spread)
 
 def test_inside_the_limits_nothing_moves():
     region, _, candidate = random_case(0)
-    projected, num_rounds = project(candidate, region, papi.Limits(1e3, jnp.asarray(-1e3)))
+    projected, num_rounds = project(candidate, region, heads.Limits(1e3, jnp.asarray(-1e3)))
     assert num_rounds == 0
     np.testing.assert_array_equal(projected.head, candidate.head)
     np.testing.assert_array_equal(projected.shape.scale, candidate.shape.scale)
@@ -125,9 +127,9 @@ def test_inside_the_limits_nothing_moves():
 
 def test_the_interpolated_head_gives_the_interpolated_means():
     region, features, candidate = random_case(1)
-    candidate = papi.Candidate(candidate.head, candidate.shape.with_scale(region.old.std))
+    candidate = heads.Candidate(candidate.head, candidate.shape.with_scale(region.old.std))
     bound = float(region.mean_part) + 0.01
-    projected = project_once(candidate, region, papi.Limits(bound, jnp.asarray(-jnp.inf)))
+    projected = project_once(candidate, region, heads.Limits(bound, jnp.asarray(-jnp.inf)))
     way = candidate.head - region.head
     share = jnp.vdot(projected.head - region.head, way) / jnp.vdot(way, way)
     assert 0.0 < share < 1.0
@@ -145,27 +147,27 @@ def test_the_interpolated_head_gives_the_interpolated_means():
 def test_covariance_share_by_hand():
     """q = N(0, 1), candidate N(0, 4): r + e = ½·3 − ½ log 4 = 0.8069; ε = 0.1 leaves η = 0.1239 of the way to 4."""
     old = DiagGaussian(jnp.zeros((2, 1)), jnp.ones(1))
-    region = papi.Region(old, jnp.zeros((2, 1)), jnp.eye(2), jnp.zeros((2, 1)), jnp.zeros(()))
-    candidate = papi.Candidate(jnp.zeros((2, 1)), DiagGaussian(jnp.zeros((1, 1)), jnp.array([2.0])))
-    projected = project_once(candidate, region, papi.Limits(0.1, jnp.asarray(-jnp.inf)))
+    region = heads.Region(old, jnp.zeros((2, 1)), jnp.eye(2), jnp.zeros((2, 1)), jnp.zeros(()))
+    candidate = heads.Candidate(jnp.zeros((2, 1)), DiagGaussian(jnp.zeros((1, 1)), jnp.array([2.0])))
+    projected = project_once(candidate, region, heads.Limits(0.1, jnp.asarray(-jnp.inf)))
     assert projected.shape.std[0] ** 2 == pytest.approx(1 + 0.12394 * 3, rel=1e-4)
 
 
 def test_covariance_share_where_the_candidates_mean_is_nearer_than_the_intermediates():
     """m′ = 0.05, m = 0.05 − 0.1 + 0.05 = 0: the covariance may use up all of ε = 0.1, as above."""
     old, way = DiagGaussian(jnp.zeros((2, 1)), jnp.ones(1)), 0.1**0.5
-    region = papi.Region(old, jnp.zeros((2, 1)), jnp.eye(2), jnp.array([[-way], [0.0]]), jnp.asarray(0.05))
-    candidate = papi.Candidate(jnp.array([[way], [0.0]]), DiagGaussian(jnp.zeros((1, 1)), jnp.array([2.0])))
-    projected = project_once(candidate, region, papi.Limits(0.1, jnp.asarray(-jnp.inf)))
+    region = heads.Region(old, jnp.zeros((2, 1)), jnp.eye(2), jnp.array([[-way], [0.0]]), jnp.asarray(0.05))
+    candidate = heads.Candidate(jnp.array([[way], [0.0]]), DiagGaussian(jnp.zeros((1, 1)), jnp.array([2.0])))
+    projected = project_once(candidate, region, heads.Limits(0.1, jnp.asarray(-jnp.inf)))
     assert projected.shape.std[0] ** 2 == pytest.approx(1 + 0.12394 * 3, rel=1e-4)
     np.testing.assert_array_equal(projected.head, candidate.head)
 
 
 def test_the_entropy_bound_lifts_the_covariance():
     old = FullGaussian(jnp.zeros((2, 2)), jnp.eye(2))
-    region = papi.Region(old, jnp.zeros((2, 2)), jnp.eye(2), jnp.zeros((2, 2)), jnp.zeros(()))
-    narrow = papi.Candidate(jnp.zeros((2, 2)), FullGaussian(jnp.zeros((1, 2)), 0.9 * jnp.eye(2)))
-    projected, _ = project(narrow, region, papi.Limits(0.5, entropy(old) - 0.1))
+    region = heads.Region(old, jnp.zeros((2, 2)), jnp.eye(2), jnp.zeros((2, 2)), jnp.zeros(()))
+    narrow = heads.Candidate(jnp.zeros((2, 2)), FullGaussian(jnp.zeros((1, 2)), 0.9 * jnp.eye(2)))
+    projected, _ = project(narrow, region, heads.Limits(0.5, entropy(old) - 0.1))
     assert entropy(projected.shape) == pytest.approx(float(entropy(old)) - 0.1, abs=1e-5)
 
 
@@ -240,11 +242,11 @@ def test_an_entropy_that_has_fallen_is_held():
 def test_gradient_steps_improve_what_roll_back_left():
     """On the same data: through the projection the surrogate gets better, still within the bound."""
     config = preset("papi", "HalfCheetah-v4", **TINY | HELD)
-    networks = ActorCritic.of(config, obs_size=OBS, action_size=ACT)
+    networks = Learner.of(config, obs_size=OBS, action_size=ACT)
 
     @jax.jit
     def loss(state, start):
-        samples = networks.samples(start, random_batch(0), discount=config.discount, gae_lambda=config.gae_lambda)
+        samples = networks.samples(start, random_batch(0))
         policy = networks.policy(state.policy, samples.observations)
         return surrogate(log_prob(policy, samples.actions) - samples.old_log_prob, normalised(samples.advantages))
 
@@ -258,11 +260,11 @@ def test_gradient_steps_improve_what_roll_back_left():
 def test_gradients_through_the_projection():
     with jax.enable_x64(True):
         region, _, candidate = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), random_case(3))
-        limits = papi.Limits(float(region.mean_part) + 0.02, entropy(region.old) - 0.01)
+        limits = heads.Limits(float(region.mean_part) + 0.02, entropy(region.old) - 0.01)
 
         @jax.jit
         def projected(head, scale):
-            found = papi.project_once(papi.Candidate(head, candidate.shape.with_scale(scale)), region, limits)
+            found = heads.project_once(heads.Candidate(head, candidate.shape.with_scale(scale)), region, limits)
             return found.head, found.shape.scale
 
         check_grads(projected, (candidate.head, candidate.shape.scale), order=1, modes=["rev"])

@@ -9,10 +9,10 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from trpl.algorithms import Batch, make_algorithm, trpo
-from trpl.algorithms.actor_critic import Samples
-from trpl.experiments.presets import preset
+from trpl.algorithms.learner import Samples
 from trpl.gaussians import kl_parts
 from trpl.policies.networks import GaussianPolicy
+from trpl.presets import preset
 
 OBS, ACT, STEPS = 4, 2, 48
 TINY = {

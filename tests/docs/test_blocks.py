@@ -90,9 +90,9 @@ def stop_before_work(monkeypatch):
         raise Understood
 
     monkeypatch.setattr(cli.Parser, "parse", parse_then_stop)
-    monkeypatch.setattr("trpl.experiments.run.train", stop)
-    monkeypatch.setattr("trpl.experiments.sweep.sweep", stop)
-    monkeypatch.setattr("trpl.experiments.tune_session.tune", stop)
+    monkeypatch.setattr("trpl.runs.run.train", stop)
+    monkeypatch.setattr("trpl.sweeps.sweep.sweep", stop)
+    monkeypatch.setattr("trpl.tuning.session.tune", stop)
 
 
 def write_toml_files(page):

@@ -6,7 +6,7 @@ import sys
 import pytest
 from blocks import ROOT
 
-from trpl.experiments.presets import SWEEPS
+from trpl.presets import named_sweeps
 
 
 @pytest.fixture
@@ -40,6 +40,6 @@ def test_without_measurements_the_page_says_how_to_make_them(make_tables, tmp_pa
 
 def test_the_page_on_reproduction_counts_the_runs_right():
     page = (ROOT / "docs" / "reproduce.md").read_text()
-    for name, sweep in SWEEPS.items():
+    for name, sweep in named_sweeps().items():
         row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
         assert int(row.split("|")[3]) == len(sweep.configs)

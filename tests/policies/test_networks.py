@@ -7,14 +7,8 @@ import pytest
 
 from trpl.gaussians import DiagGaussian, FullGaussian
 from trpl.policies.acting import Actor
-from trpl.policies.networks import (
-    GaussianPolicy,
-    ValueNetwork,
-    cholesky_from_raw,
-    positive,
-    raw_from_cholesky,
-    raw_from_positive,
-)
+from trpl.policies.heads import cholesky_from_raw, positive, raw_from_cholesky, raw_from_positive
+from trpl.policies.networks import GaussianPolicy, ValueNetwork
 
 KINDS = [(c, x) for c in ("diagonal", "full") for x in (False, True)]
 

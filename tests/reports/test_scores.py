@@ -29,8 +29,8 @@ def test_windows_are_the_20_epochs_after_a_fifth_and_the_last_20(tmp_path):
 
 def test_window_of_the_papers_budget():
     """1465 epochs: 293 are a fifth, so the window is epochs 294 to 313, as the trainer evaluates them."""
-    from trpl.experiments.config import Config
-    from trpl.experiments.presets import preset
+    from trpl.presets import preset
+    from trpl.settings.config import Config
 
     config: Config = preset("kl", "HalfCheetah-v4").replace(eval_every=1000)
     assert config.num_epochs == 1465

@@ -20,10 +20,10 @@ def memory():
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_memory_and_records_over_200_updates(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(STRESS)
-    from trpl.experiments import records
-    from trpl.experiments.events import event_writer
-    from trpl.experiments.presets import preset
-    from trpl.experiments.run import Trainer
+    from trpl.presets import preset
+    from trpl.runs import records
+    from trpl.runs.events import event_writer
+    from trpl.runs.run import Trainer
 
     config = preset(
         "kl", "troubles:point-v0", total_steps=32 * 1000, rollout_size=32, minibatch_size=16, policy_epochs=1,

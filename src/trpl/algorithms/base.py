@@ -7,34 +7,44 @@ knows no algorithm by name.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jax import Array
 
-from trpl.policies.networks import GaussianPolicy
+from trpl.policies.networks import GaussianPolicy, Weights
 
-State = Any
 Metrics = dict[str, Array]
-Settings = Any  # a trpl.experiments.config.Config; algorithms read hyperparameters from it by name
+
+
+class State(Protocol):
+    """What a learner carries from epoch to epoch."""
+
+    @property
+    def policy(self) -> Weights:
+        """The weights that act."""
+        ...
 
 
 class Batch(NamedTuple):
     """One epoch's experience, time-major [T, N, ...]: a `trpl.rollouts.Rollout` without its finished episodes."""
 
-    observations: Any
-    next_observations: Any
-    actions: Any
-    rewards: Any
-    terminated: Any
-    truncated: Any
+    observations: Array | np.ndarray
+    next_observations: Array | np.ndarray
+    actions: Array | np.ndarray
+    rewards: Array | np.ndarray
+    terminated: Array | np.ndarray
+    truncated: Array | np.ndarray
 
     @classmethod
     def of(cls, rollout: Any) -> "Batch":
+        """Take the fields of a rollout that an update reads."""
         return cls(**{name: getattr(rollout, name) for name in cls._fields})
 
 
 class Algorithm(NamedTuple):
+    """A policy network and how it learns."""
+
     policy: GaussianPolicy
-    init: Callable[[Array], State]  # key -> state
-    update: Callable[[State, Batch, np.random.Generator], tuple[State, Metrics]]  # consumes the state; scalars by name
+    init: Callable[[Array], Any]  # key -> state
+    update: Callable[[Any, Batch, np.random.Generator], tuple[Any, Metrics]]  # consumes the state; scalars by name

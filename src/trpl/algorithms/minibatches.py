@@ -5,7 +5,7 @@ permuted once per epoch and then only sliced, and Adam works on one flat vector.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -15,15 +15,27 @@ from jax import Array, lax
 ADAM_EPS = 1e-5
 
 Loss = Callable[[Any, Any], tuple[Array, dict[str, Array]]]  # weights, minibatch -> loss, scalars to report
+T = TypeVar("T")
+
+
+class Orders(NamedTuple, Generic[T]):
+    """One entry per phase of an update: its number of passes over the rollout, or the random orders of these passes.
+
+    Phases that an algorithm does not have are None.
+    """
+
+    value: T
+    policy: T | None = None
+    after: T | None = None  # a phase after the policy epochs: full regression, PAPI's steps through its projection
 
 
 def draw_orders(rng: np.random.Generator, num_epochs: int, size: int) -> np.ndarray:
-    """`num_epochs` random orders of `size` samples, int32 [num_epochs, size]."""
+    """Draw `num_epochs` random orders of `size` samples, int32 [num_epochs, size]."""
     return rng.permuted(np.tile(np.arange(size, dtype=np.int32), (num_epochs, 1)), axis=1)
 
 
 def adam(gradient_clip: float | None = None) -> optax.GradientTransformation:
-    """Adam with ε = 1e-5 but without its learning rate, which `fit` takes as an argument, on one flat vector."""
+    """Make Adam with ε = 1e-5 on one flat vector, without its learning rate, which `fit` takes as an argument."""
     steps = [optax.scale_by_adam(eps=ADAM_EPS)]
     if gradient_clip is not None:
         steps.insert(0, optax.clip_by_global_norm(gradient_clip))

@@ -16,88 +16,65 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
-from trpl.algorithms.actor_critic import (
-    ActorCritic,
-    LearnerState,
-    Samples,
-    distance_measurements,
-    learning_rates,
-    policy_measurements,
-)
-from trpl.algorithms.base import Algorithm, Batch, Metrics, Settings
-from trpl.algorithms.losses import normalised, surrogate
-from trpl.algorithms.minibatches import draw_orders
+from trpl.algorithms.base import Algorithm, Metrics
+from trpl.algorithms.learner import Learner, LearnerState, Samples
+from trpl.algorithms.minibatches import Orders
 from trpl.gaussians import Gaussian, entropy, kl_parts, log_prob
+from trpl.losses import normalised, surrogate
+from trpl.methods.trpo import Trpo
 from trpl.policies.networks import GaussianPolicy, Weights
 
 SOLVED = 1e-10  # squared residual, relative to that of the start, at which conjugate gradients stop
 
 
-def make(config: Settings, *, obs_size: int, action_size: int) -> Algorithm:
-    networks = ActorCritic.of(config, obs_size=obs_size, action_size=action_size)
-    learn = jax.jit(partial(_update, config=config, networks=networks), donate_argnums=0)
+def make(config: Trpo, *, obs_size: int, action_size: int) -> Algorithm:
+    """Make TRPO from its settings."""
+    learner = Learner.of(config, obs_size=obs_size, action_size=action_size)
 
-    def update(state, batch, rng):
-        return learn(state, batch, draw_orders(rng, config.value_epochs, config.rollout_size))
+    def improve(state: LearnerState, samples: Samples, orders: Orders[Array], learning_rate: None):
+        return natural_step(learner, state, samples)
 
-    return Algorithm(networks.policy, networks.init, update)
+    return learner.algorithm(improve, passes=Orders(config.value_epochs))
 
 
-def _update(
-    state: LearnerState, batch: Batch, orders: Array, *, config: Settings, networks: ActorCritic
-) -> tuple[LearnerState, Metrics]:
-    """One epoch: advantages, value function, direction, line search."""
-    samples = networks.samples(state, batch, config=config)
-    state = networks.begin(state, samples.old)
-    _, learning_rate_vf = learning_rates(config, state.epoch)
-    state, value_loss = networks.fit_value(state, samples, orders=orders, config=config, learning_rate=learning_rate_vf)
+def natural_step(learner: Learner[Trpo], state: LearnerState, samples: Samples) -> tuple[LearnerState, Metrics]:
+    """Find a direction by conjugate gradients and a length by the line search, and take the step."""
+    config, network = learner.config, learner.policy
 
     def loss(weights):
-        policy = networks.policy(weights, samples.observations)
-        policy_loss = surrogate(
-            log_prob(policy, samples.actions) - samples.old_log_prob,
-            normalised(samples.advantages, unbiased=config.released_deviation),
-        )
+        policy = network(weights, samples.observations)
+        advantages = normalised(samples.advantages, unbiased=config.released_deviation)
+        policy_loss = surrogate(log_prob(policy, samples.actions) - samples.old_log_prob, advantages)
         if config.entropy_weight:
             policy_loss -= config.entropy_weight * entropy(policy).mean()
         return policy_loss
 
     before, gradient = jax.value_and_grad(loss)(state.policy)
-    fisher = fisher_product(networks.policy, state.policy, samples, damping=config.cg_damping)
+    fisher = fisher_product(network, state.policy, samples, damping=config.cg_damping)
     flat_gradient, unravel = ravel_pytree(gradient)
     direction = conjugate_gradients(lambda v: ravel_pytree(fisher(unravel(v)))[0], flat_gradient, config.cg_steps)
     curvature = jnp.vdot(direction, ravel_pytree(fisher(unravel(direction)))[0])
     length = jnp.sqrt(2.0 * config.bound / jnp.maximum(curvature, jnp.finfo(curvature.dtype).tiny))
     policy, search = line_search(
         loss,
-        partial(expected_kl, networks.policy, samples=samples),
+        partial(expected_kl, network, samples=samples),
         state.policy,
         unravel(-length * direction),
         loss_before=before,
         bound=config.bound,
         num_halvings=config.line_search_steps,
     )
-
-    network = networks.policy(policy, samples.observations)
-    divergence = kl_parts(network, samples.old)
-    metrics = {
-        **policy_measurements(network, samples.old),
-        **distance_measurements("before", divergence.mean, divergence.cov),
-        **search,
-        "value_loss": value_loss,
-        "learning_rate_vf": learning_rate_vf,
-        "bound": jnp.asarray(config.bound),
-        "gradient_norm": jnp.linalg.norm(flat_gradient),
-    }
-    return state._replace(policy=policy, epoch=state.epoch + 1), metrics
+    report = {**search, "bound": jnp.asarray(config.bound), "gradient_norm": jnp.linalg.norm(flat_gradient)}
+    return state._replace(policy=policy), report
 
 
 def expected_kl(policy: GaussianPolicy, weights: Weights, *, samples: Samples) -> Array:
+    """Average the KL to the old policy over the rollout's states."""
     return mean_kl(policy(weights, samples.observations), samples.old)
 
 
 def mean_kl(new: Gaussian, old: Gaussian) -> Array:
-    """KL(new‖old), averaged over states."""
+    """Average KL(new‖old) over states."""
     divergence = kl_parts(new, old)
     return (divergence.mean + divergence.cov).mean()
 
@@ -105,7 +82,7 @@ def mean_kl(new: Gaussian, old: Gaussian) -> Array:
 def fisher_product(
     policy: GaussianPolicy, weights: Weights, samples: Samples, *, damping: float
 ) -> Callable[[Weights], Weights]:
-    """v ↦ (F + damping·I) v with F = JᵀHJ: J the Jacobian of the network's outputs, H the Hessian of the KL in them.
+    """Make v ↦ (F + damping·I) v with F = JᵀHJ: J the Jacobian of the network's outputs, H the Hessian of the KL there.
 
     The KL is 0 and flat at the old policy, so this is its Hessian in the weights, exactly. The network is linearised
     once.
@@ -122,7 +99,7 @@ def fisher_product(
 
 
 def conjugate_gradients(product: Callable[[Array], Array], target: Array, num_steps: int) -> Array:
-    """x with product(x) ≈ target, after `num_steps` steps from 0, or fewer where it is solved before."""
+    """Solve product(x) = target approximately, in `num_steps` steps from 0, or fewer where that is enough."""
 
     def step(carry):
         x, residual, direction, norm, done = carry
@@ -147,7 +124,7 @@ def line_search(
     bound: float,
     num_halvings: int,
 ) -> tuple[Weights, Metrics]:
-    """The longest of step, step/2, step/4, … that improves the loss within the bound; none of it where none does."""
+    """Take the longest of step, step/2, step/4, … that improves the loss within the bound; none where none does."""
 
     def moved(share):
         return jax.tree.map(lambda w, s: w + share * s, weights, step)

@@ -17,7 +17,9 @@ import numpy as np
 
 from trpl.errors import ExportError
 from trpl.policies import load_policy
+from trpl.policies.normaliser import clipped
 from trpl.policies.storage import newest_checkpoint, read_checkpoint
+from trpl.policies.weights import affine, hidden_names
 
 FORMATS = {".onnx": "onnx", ".pt": "torch", ".npz": "npz"}
 NUM_CHECKED, TOLERANCE = 10_000, 1e-5
@@ -59,9 +61,7 @@ class Deployable(NamedTuple):
         x = np.asarray(observations, np.float32)
         if self.shift is not None and self.scale is not None:
             x = (x - self.shift) / self.scale
-        if self.clip is not None:
-            x = np.clip(x, -self.clip, self.clip)
-        x = x.astype(np.float32)
+        x = clipped(x, self.clip)
         for weight, bias, activation in self.layers:
             x = ACTIVATIONS[activation](x @ weight + bias)
         return x if self.low is None else np.clip(x, self.low, self.high)
@@ -118,10 +118,9 @@ def read(run: Any, *, vec_normalize: Any = None) -> Source:
 def from_run(run: str | Path) -> Deployable:
     """The policy in the newest sound checkpoint of a run folder."""
     arrays, meta = read_checkpoint(newest_checkpoint(run), part="policy")
-    num_hidden = sum(name.startswith("layer") and name.endswith("/weight") for name in arrays)
-    names = [*((f"layer{i}", "tanh") for i in range(num_hidden)), ("mean", "identity")]
+    names = [*((name, "tanh") for name in hidden_names(arrays)), ("mean", "identity")]
     return Deployable(
-        tuple(Layer(arrays[f"{name}/weight"], arrays[f"{name}/bias"], activation) for name, activation in names),
+        tuple(Layer(*affine(arrays, name), activation) for name, activation in names),
         shift=arrays["observation/shift"],
         scale=arrays["observation/scale"],
         clip=meta["observation_clip"],

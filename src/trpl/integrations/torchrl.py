@@ -22,6 +22,7 @@ from torchrl.objectives.value import GAE
 
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, kl_parts
 from trpl.integrations.distributions import Split, split
+from trpl.losses import normalised, surrogate
 
 KEYS = ("loc", "scale", "old_loc", "old_scale")
 
@@ -152,15 +153,16 @@ class TRPLLoss(LossModule):
         predicted, old = self._policies(tensordict)
         projected = self._project(predicted.gaussian, old)
         log_prob = predicted.rebuild(projected).log_prob(tensordict.get(keys.action))
-        ratio = torch.exp(log_prob - tensordict.get(keys.sample_log_prob))
+        log_ratio = log_prob - tensordict.get(keys.sample_log_prob)
         advantage = tensordict.get(keys.advantage).squeeze(-1)
-        if self.normalize_advantage:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        advantage = normalised(advantage) if self.normalize_advantage else advantage
         penalty = self.layer.penalty(predicted.gaussian, projected).mean()  # type: ignore[operator]
         kl = kl_parts(predicted.gaussian.detached(), old)
         return TensorDict(
             {
-                "loss_objective": -(ratio * advantage).mean(),
+                "loss_objective": surrogate(
+                    log_ratio, normalised(advantage) if self.normalize_advantage else advantage
+                ),
                 "loss_penalty": self.regression_weight * penalty,
                 "loss_critic": self.loss_critic(tensordict),
                 "kl": (kl.mean + kl.cov).mean(),

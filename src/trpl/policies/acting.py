@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from trpl.policies import heads
+from trpl.policies.normaliser import standardise
 from trpl.policies.storage import newest_checkpoint, read_checkpoint
+from trpl.policies.weights import SPREADS, affine, covariance_of, hidden_names, is_contextual
 
-MIN_STD = 1e-5
 add, tanh = np.add, np.tanh  # looked up once: acting runs at every environment step
-STD_SHIFT = float(np.log(np.expm1(1.0 - MIN_STD)))  # softplus(STD_SHIFT) + MIN_STD = 1: policies start with deviation 1
 
 
 class Actor:
@@ -22,17 +23,13 @@ class Actor:
 
     def __init__(self, weights: Mapping[str, Any]):
         weights = {name: np.asarray(weight, np.float32) for name, weight in weights.items()}
-        self.action_size = weights["mean/bias"].shape[0]
-        self.full_covariance = any(name.startswith("chol/") for name in weights)
-        spread = "chol" if self.full_covariance else "std"
-        self.contextual = f"{spread}/weight" in weights
-        self._layers = []
-        while f"layer{len(self._layers)}/weight" in weights:
-            self._layers.append(_layer(weights, f"layer{len(self._layers)}"))
-        self._mean = _layer(weights, "mean")
-        self.obs_size = (self._layers[0] if self._layers else self._mean)[0].shape[0]
+        self.covariance, self.contextual = covariance_of(weights), is_contextual(weights)
+        self._layers = [affine(weights, name) for name in hidden_names(weights)]
+        self._mean = affine(weights, "mean")
+        self.obs_size, self.action_size = [*self._layers, self._mean][0][0].shape[0], self._mean[1].shape[0]
+        spread = SPREADS[self.covariance]
         if self.contextual:
-            self._spread = _layer(weights, spread)
+            self._spread = affine(weights, spread)
         else:
             self._shared_scale = self._scale(weights[f"{spread}/raw"])
         # one observation: matrix times vector with the transpose stored apart, which NumPy does fastest
@@ -64,7 +61,7 @@ class Actor:
         return add(action, shift, action)
 
     def _scaled(self, noise: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        return (scale @ noise[..., None])[..., 0] if self.full_covariance else scale * noise
+        return scale * noise if self.covariance == "diagonal" else (scale @ noise[..., None])[..., 0]
 
     def _single_features(self, x: np.ndarray) -> np.ndarray:
         for dot, bias in self._single:
@@ -83,29 +80,13 @@ class Actor:
         return x, _affine(x, self._mean)
 
     def _scale(self, raw: np.ndarray) -> np.ndarray:
-        """Standard deviations or Cholesky factors from raw numbers, by the same map as in `networks`."""
-        if not self.full_covariance:
-            return _positive(raw)
-        dim = self.action_size
-        chol = np.zeros((*raw.shape[:-1], dim, dim), np.float32)
-        rows, columns = np.tril_indices(dim, -1)
-        chol[..., np.arange(dim), np.arange(dim)] = _positive(raw[..., :dim])
-        chol[..., rows, columns] = raw[..., dim:]
-        return chol
-
-
-def _layer(weights: Mapping[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
-    return weights[f"{name}/weight"], weights[f"{name}/bias"]
+        """Compute standard deviations or Cholesky factors from raw numbers."""
+        return heads.positive(raw) if self.covariance == "diagonal" else heads.cholesky_from_raw(raw, self.action_size)
 
 
 def _affine(x: np.ndarray, layer: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     weight, bias = layer
     return x @ weight + bias
-
-
-def _positive(raw: np.ndarray) -> np.ndarray:
-    """softplus(raw + shift) + 1e-5."""
-    return np.logaddexp(np.float32(0), raw + np.float32(STD_SHIFT)) + np.float32(MIN_STD)
 
 
 class Policy:
@@ -132,17 +113,11 @@ class Policy:
             raise ValueError(
                 f"the policy was trained on observations of size {self.obs_size}, this has shape {observation.shape}"
             )
-        normalised = self.normalise(observation)
+        normalised = standardise(observation, self.shift, self.scale, self.clip)
         if rng is None:
             return self.actor.mean(normalised)
         noise = rng.standard_normal((*observation.shape[:-1], self.action_size), dtype=np.float32)
         return self.actor.sample(normalised, noise)
-
-    def normalise(self, observation: np.ndarray) -> np.ndarray:
-        normalised = (observation - self.shift) / self.scale
-        if self.clip is not None:
-            normalised = np.minimum(np.maximum(normalised, -self.clip), self.clip)
-        return normalised.astype(np.float32)
 
 
 def load_policy(run: str | Path) -> Policy:

@@ -1,7 +1,7 @@
 """Policy and value networks in JAX.
 
-A network is a frozen description; its weights are a flat dictionary of arrays under stable names (`layer0/weight`,
-`mean/bias`, `std/raw`, ...), the very names that stand in a checkpoint and that `acting` reads.
+A network is a frozen description; its weights are a flat dictionary of arrays under the names of `weights`, the very
+names that stand in a checkpoint and that `acting` reads.
 """
 
 import itertools
@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from trpl.gaussians import DiagGaussian, FullGaussian
-from trpl.policies.acting import MIN_STD, STD_SHIFT
+from trpl.gaussians import Gaussian
+from trpl.policies import heads
+from trpl.policies.weights import SPREADS, affine, hidden_name, hidden_names
 
 Weights = dict[str, Array]
-Gaussian = DiagGaussian | FullGaussian
 
 HIDDEN_GAIN, MEAN_GAIN, SPREAD_GAIN, VALUE_GAIN = 2.0**0.5, 0.01, 0.01, 1.0
 
@@ -25,8 +25,7 @@ HIDDEN_GAIN, MEAN_GAIN, SPREAD_GAIN, VALUE_GAIN = 2.0**0.5, 0.01, 0.01, 1.0
 class GaussianPolicy:
     """A tanh network for the mean, and a covariance: diagonal or full, one for all states or one per state.
 
-    std = softplus(raw + shift) + 1e-5, initially 1. A full covariance is parametrised by its Cholesky factor, the
-    diagonal through the same map and the rest of the lower triangle as it is.
+    The covariance is parametrised as in `heads`; standard deviations are 1 at first.
     """
 
     obs_size: int
@@ -37,16 +36,16 @@ class GaussianPolicy:
 
     @property
     def spread_size(self) -> int:
-        """Numbers that describe one covariance."""
-        d = self.action_size
-        return d if self.covariance == "diagonal" else d * (d + 1) // 2
+        """Count the numbers that describe one covariance."""
+        return heads.spread_size(self.covariance, self.action_size)
 
     @property
     def spread_name(self) -> str:
-        return "std" if self.covariance == "diagonal" else "chol"
+        """Name the layer, or the raw numbers, of the covariance."""
+        return SPREADS[self.covariance]
 
     def init(self, key: Array) -> Weights:
-        """Orthogonal weights (gain √2, mean head 0.01), biases 0, standard deviation 1."""
+        """Draw orthogonal weights (gain √2, mean head 0.01); biases are 0, standard deviations 1."""
         hidden_key, mean_key, spread_key = jax.random.split(key, 3)
         weights = init_hidden(hidden_key, self.obs_size, self.hidden_sizes)
         features_size = ([self.obs_size, *self.hidden_sizes])[-1]
@@ -58,26 +57,19 @@ class GaussianPolicy:
         return weights
 
     def __call__(self, weights: Weights, observations: Array) -> Gaussian:
-        """The Gaussian predicted for each observation; the covariance has no batch axes when it is shared."""
+        """Predict a Gaussian for each observation; the covariance has no batch axes when it is shared."""
         features = hidden(weights, observations)
         mean = layer(weights, "mean", features)
         raw = layer(weights, self.spread_name, features) if self.contextual else weights[f"{self.spread_name}/raw"]
         return self.gaussian(mean, raw)
 
     def gaussian(self, mean: Array, raw: Array) -> Gaussian:
-        if self.covariance == "diagonal":
-            return DiagGaussian(mean, positive(raw))
-        return FullGaussian(mean, cholesky_from_raw(raw, self.action_size))
+        """Build the Gaussian with this mean whose covariance `raw` describes."""
+        return heads.gaussian(mean, raw, self.covariance)
 
     def set_spread(self, weights: Weights, gaussian: Gaussian) -> Weights:
-        """`weights` with the shared covariance set to that of `gaussian` (only where it does not depend on the
-        state).
-        """
-        if isinstance(gaussian, DiagGaussian):
-            raw = raw_from_positive(gaussian.std)
-        else:
-            raw = raw_from_cholesky(gaussian.chol)
-        return weights | {f"{self.spread_name}/raw": raw}
+        """Set the shared covariance to that of `gaussian`, whose covariance must not depend on the state."""
+        return weights | {f"{self.spread_name}/raw": heads.raw_from(gaussian)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,52 +90,29 @@ class ValueNetwork:
         return layer(weights, "value", hidden(weights, observations))[..., 0]
 
 
-def positive(raw: Array) -> Array:
-    """softplus(raw + shift) + 1e-5."""
-    return jax.nn.softplus(raw + STD_SHIFT) + MIN_STD
-
-
-def raw_from_positive(std: Array) -> Array:
-    """Inverse of `positive`: log(exp(y) − 1) = y + log(1 − exp(−y)) with y = std − 1e-5."""
-    y = jnp.maximum(std - MIN_STD, 1e-9)
-    return y + jnp.log(-jnp.expm1(-y)) - STD_SHIFT
-
-
-def cholesky_from_raw(raw: Array, dim: int) -> Array:
-    """Lower-triangular factor; `raw` holds the diagonal first, then the rest of the triangle row by row."""
-    rows, columns = jnp.tril_indices(dim, -1)
-    chol = jnp.zeros((*raw.shape[:-1], dim, dim), raw.dtype)
-    chol = chol.at[..., jnp.arange(dim), jnp.arange(dim)].set(positive(raw[..., :dim]))
-    return chol.at[..., rows, columns].set(raw[..., dim:])
-
-
-def raw_from_cholesky(chol: Array) -> Array:
-    dim = chol.shape[-1]
-    rows, columns = jnp.tril_indices(dim, -1)
-    diagonal = raw_from_positive(jnp.diagonal(chol, axis1=-2, axis2=-1))
-    return jnp.concatenate([diagonal, chol[..., rows, columns]], axis=-1)
-
-
 def init_layer(key: Array, name: str, shape: tuple[int, int], *, gain: float) -> Weights:
+    """Draw one layer: an orthogonal weight of the given gain, and bias 0."""
     weight = jax.nn.initializers.orthogonal(gain)(key, shape)
     return {f"{name}/weight": weight, f"{name}/bias": jnp.zeros(shape[1])}
 
 
 def init_hidden(key: Array, obs_size: int, hidden_sizes: Sequence[int]) -> Weights:
+    """Draw the hidden layers."""
     weights: Weights = {}
-    sizes = [obs_size, *hidden_sizes]
-    for i, shape in enumerate(itertools.pairwise(sizes)):
-        weights |= init_layer(jax.random.fold_in(key, i), f"layer{i}", shape, gain=HIDDEN_GAIN)
+    for i, shape in enumerate(itertools.pairwise([obs_size, *hidden_sizes])):
+        weights |= init_layer(jax.random.fold_in(key, i), hidden_name(i), shape, gain=HIDDEN_GAIN)
     return weights
 
 
 def layer(weights: Weights, name: str, x: Array) -> Array:
-    return x @ weights[f"{name}/weight"] + weights[f"{name}/bias"]
+    """Apply the layer `name`, without an activation."""
+    weight, bias = affine(weights, name)
+    return x @ weight + bias
 
 
 def hidden(weights: Weights, observations: Array) -> Array:
-    """Features after the tanh layers `layer0`, `layer1`, ..."""
-    x, i = observations, 0
-    while f"layer{i}/weight" in weights:
-        x, i = jnp.tanh(layer(weights, f"layer{i}", x)), i + 1
+    """Compute the features after the tanh layers."""
+    x = observations
+    for name in hidden_names(weights):
+        x = jnp.tanh(layer(weights, name, x))
     return x

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 
 from trpl.errors import CheckpointError
+from trpl.policies.heads import spread_size
+from trpl.policies.weights import SPREADS, covariance_of, hidden_names, is_contextual
 
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
@@ -136,10 +138,8 @@ def _check_policy(arrays: Arrays, meta: Mapping[str, Any], *, where: Path) -> No
 
 
 def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
-    num_hidden = sum(name.startswith("layer") and name.endswith("/weight") for name in arrays)
-    layers = [*(f"layer{i}" for i in range(num_hidden)), "mean"]
-    spread = next((kind for kind in ("chol", "std") if any(name.startswith(f"{kind}/") for name in arrays)), "std")
-    contextual = f"{spread}/weight" in arrays
+    layers = [*hidden_names(arrays), "mean"]
+    spread, contextual = SPREADS[covariance_of(arrays)], is_contextual(arrays)
     ends = [*layers, spread] if contextual else layers
     wanted = [f"{layer}/{kind}" for layer in ends for kind in ("weight", "bias")]
     wanted += ["observation/shift", "observation/scale"] + ([] if contextual else [f"{spread}/raw"])
@@ -152,7 +152,7 @@ def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
     if len(shapes["mean/bias"]) != 1 or len(shapes[f"{layers[0]}/weight"]) != 2:
         return "its first or last layer is no matrix"
     (actions,), size = shapes["mean/bias"], shapes[f"{layers[0]}/weight"][0]
-    numbers = actions if spread == "std" else actions * (actions + 1) // 2
+    numbers = spread_size(covariance_of(arrays), actions)
     fits = shapes["observation/shift"] == shapes["observation/scale"] == (size,)
     for layer in layers:
         outputs = shapes[f"{layer}/bias"]

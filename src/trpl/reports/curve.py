@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trpl.experiments import records
+from trpl.runs import records
+from trpl.runs.folder import CURVE, EVALUATIONS, METRICS, read_config
 
 
 def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
@@ -13,8 +14,8 @@ def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
     from matplotlib.figure import Figure
 
     run = Path(run)
-    config = records.read_config(run)
-    metrics, evaluations = records.read(run / records.METRICS), records.read(run / records.EVALUATIONS)
+    config = read_config(run)
+    metrics, evaluations = records.read(run, METRICS), records.read(run, EVALUATIONS)
 
     figure = Figure(figsize=(7, 5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -36,6 +37,6 @@ def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
     bottom.set(ylabel="KL per epoch", xlabel="environment steps")
     bottom.set_ylim(bottom=0)
 
-    path = Path(out) if out is not None else run / "learning_curve.png"
+    path = Path(out) if out is not None else run / CURVE
     figure.savefig(path, dpi=150)
     return path

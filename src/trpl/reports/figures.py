@@ -15,9 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 
 from trpl.errors import RecordError
-from trpl.reports.groups import METHODS, Group, group_runs
+from trpl.methods import methods
+from trpl.methods.registry import known
+from trpl.reports.groups import Group, group_runs, label
 from trpl.reports.interpolation import interpolation
-from trpl.reports.look import LOOK, Style, line_style, sequence, styles
+from trpl.reports.look import RC_PARAMS, Style, line_style, sequence, styles
 from trpl.reports.reading import Run, read_runs
 from trpl.reports.scores import Aggregates
 from trpl.reports.series import AUDIT, ENTROPY, KL, MEAN_DISTANCE, RETURN, Curve, Measure, curve
@@ -122,7 +124,8 @@ def _only(name: str, runs: Sequence[Run], wanted: Callable[[Run], bool], needs: 
 
 
 def _controlled(run: Run) -> bool:
-    return run.method.endswith("-e")
+    found = known(run.method)
+    return found is not None and found.controls_entropy
 
 
 def curves(runs: Sequence[Run]) -> Figure:
@@ -133,8 +136,10 @@ def curves(runs: Sequence[Run]) -> Figure:
 
 def entropy_curves(runs: Sequence[Run]) -> Figure:
     """Learning curves with entropy control beside PPO and PAPI (paper, appendix, second figure)."""
-    chosen = _only("entropy-curves", runs, _controlled, "runs of kl-e, w2-e or frobenius-e")
-    beside = [run for run in runs if run.method in ("ppo", "papi")]
+    name = "entropy-curves"
+    having = " or ".join(method.name for method in methods() if method.controls_entropy)
+    chosen = _only(name, runs, _controlled, f"runs of {having}")
+    beside = [run for run in runs if (found := known(run.method)) and name in found.figures]
     return draw(task_panels(group_runs([*chosen, *beside]), RETURN))
 
 
@@ -170,7 +175,7 @@ def penalty_ablation(runs: Sequence[Run]) -> Figure:
             if found is not None:
                 lines.append(Line(label, style, found))
         bound = here[0].runs[0].metrics.values["mean_bound"][-1]
-        title = f"{METHODS.get(method, method)}, {_title(env_id, here)}"
+        title = f"{label(method)}, {_title(env_id, here)}"
         panels.append(Panel(title, lines, "distance to the old mean", bound=float(bound)))
     return draw(panels)
 
@@ -185,7 +190,7 @@ def reacher(runs: Sequence[Run]) -> Figure:
         here = [group for group in groups if group.env_id == env_id]
         lines = []
         for group in here:
-            plain = METHODS.get(group.method, group.method)
+            plain = label(group.method)
             contextual = dict(group.variant)["contextual"]
             style = look[plain]._replace(dash="6 3" if contextual else "")
             found = curve(group, RETURN)
@@ -253,7 +258,7 @@ def write_figure(name: str, runs: Iterable[Path], out: Path) -> list[Path]:
     """
     if name not in FIGURES:
         raise ValueError(f"no figure {name!r}; there are {', '.join(FIGURES)}")
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(RC_PARAMS):
         figure = interpolation() if name == "interpolation" else FROM_RUNS[name](read_runs(runs)[0])
         return save(figure, Path(out) / name)
 
@@ -280,7 +285,7 @@ def report_figures(
     curve_of: Callable[[Group, Measure], Curve | None],
 ) -> list[Path]:
     """The figures beside the report's page, into folder `out`; those without data are left out."""
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(RC_PARAMS):
         panels = {
             "returns": task_panels(groups, RETURN, curve_of=curve_of),
             "kl": task_panels(groups, KL, curve_of=curve_of, log=True),

@@ -9,19 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 from trpl.errors import RecordError
+from trpl.methods.registry import known, names, settings
+from trpl.presets.tables import PAPER_TASKS
 from trpl.reports.reading import Run
-
-# The order of the paper's Table 1, then what the paper does not have.
-METHODS = {
-    "frobenius": "FROB", "w2": "W2", "kl": "KL",
-    "papi": "PAPI", "ppo-m": "PPO-M", "ppo": "PPO",
-    "frobenius-e": "FROB-E", "w2-e": "W2-E", "kl-e": "KL-E",
-    "kl-joint": "KL-JOINT", "trpo": "TRPO", "papi-gradient": "PAPI-G",
-}  # fmt: skip
-TASKS = ("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Ant-v4", "trpl/HumanoidPaper-v4")
-
-# Differ between runs of one experiment without changing what is computed.
-PASSING = frozenset({"seed", "source", "checkpoint_every", "env_timeout"})
+from trpl.settings.config import NOT_COMPARED
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +32,7 @@ class Group:
     @property
     def name(self) -> str:
         """The method as the paper writes it, with its variant."""
-        name = METHODS.get(self.method, self.method)
+        name = label(self.method)
         return f"{name} ({', '.join(f'{key}={value}' for key, value in self.variant)})" if self.variant else name
 
     @property
@@ -53,6 +44,17 @@ class Group:
         return self.runs[0].config
 
 
+def label(method: str) -> str:
+    """Give a method's name in tables and figures; one that is not registered here keeps its own."""
+    found = known(method)
+    return method if found is None else found.label
+
+
+def place(method: str) -> int:
+    """Rank methods in the order of the paper's table, then as registered."""
+    return names().index(method) if known(method) is not None else len(names())
+
+
 def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
     """Groups of `runs` in the order of the paper's table; `by` names settings that tell variants apart.
 
@@ -61,9 +63,9 @@ def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
     gathered: dict[tuple, list[Run]] = {}
     for run in runs:
         for key in by:
-            if key not in run.config:
+            if key not in run.config and key not in settings():
                 raise RecordError(f"{run.path}: no setting {key!r} to tell runs apart by")
-        variant = tuple((key, run.config[key]) for key in by)
+        variant = tuple((key, run.config.get(key)) for key in by)
         gathered.setdefault((run.method, run.env_id, _text(variant)), []).append(run)
     groups = []
     for (method, env_id, _), members in gathered.items():
@@ -71,17 +73,15 @@ def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
         _check_alike(members)
         finished = tuple(run for run in members if run.finished)
         unfinished = tuple(run for run in members if not run.finished)
-        variant = tuple((key, members[0].config[key]) for key in by)
+        variant = tuple((key, members[0].config.get(key)) for key in by)
         groups.append(Group(method, env_id, variant, finished or unfinished, unfinished if finished else ()))
     return sorted(groups, key=_order)
 
 
 def _order(group: Group) -> tuple:
-    tasks, methods = list(TASKS), list(METHODS)
-    task = tasks.index(group.env_id) if group.env_id in tasks else len(tasks)
-    method = methods.index(group.method) if group.method in methods else len(methods)
+    task = PAPER_TASKS.index(group.env_id) if group.env_id in PAPER_TASKS else len(PAPER_TASKS)
     variant = tuple((0, float(v), "") if isinstance(v, (int, float)) else (1, 0.0, _text(v)) for _, v in group.variant)
-    return task, group.env_id, method, group.method, variant
+    return task, group.env_id, place(group.method), group.method, variant
 
 
 def _check_alike(runs: Sequence[Run]) -> None:
@@ -89,10 +89,10 @@ def _check_alike(runs: Sequence[Run]) -> None:
     first = runs[0]
     what = f"runs of {first.method} on {first.env_id}"
     for run in runs[1:]:
-        keys = sorted((first.config.keys() | run.config.keys()) - PASSING)
-        differing = [key for key in keys if _text(first.config.get(key)) != _text(run.config.get(key))]
+        keys = sorted((first.config.keys() | run.config.keys()) - NOT_COMPARED)
+        differing = [key for key in keys if _text(_setting(first, key)) != _text(_setting(run, key))]
         if differing:
-            listed = "; ".join(f"{key} is {first.config.get(key)!r} and {run.config.get(key)!r}" for key in differing)
+            listed = "; ".join(f"{key} is {_setting(first, key)!r} and {_setting(run, key)!r}" for key in differing)
             raise RecordError(
                 f"{what} cannot be averaged, their configurations differ: {listed} (in {first.path} and {run.path}). "
                 f"Report them apart, or tell them apart by {differing[0]}."
@@ -100,6 +100,15 @@ def _check_alike(runs: Sequence[Run]) -> None:
     for run, following in pairwise(runs):
         if run.seed == following.seed:
             raise RecordError(f"{what}: seed {run.seed} occurs twice, in {run.path} and {following.path}")
+
+
+def _setting(run: Run, key: str) -> Any:
+    """Look up a run's setting; one that its version did not know yet has its default, which computes the same."""
+    method = known(run.method)
+    if key in run.config or method is None or key not in method.settings.names():
+        return run.config.get(key)
+    default = method.settings.field(key).default
+    return list(default) if isinstance(default, tuple) else default
 
 
 def _text(value: Any) -> str:

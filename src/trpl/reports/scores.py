@@ -15,8 +15,8 @@ from trpl.reports import statistics
 from trpl.reports.groups import Group
 from trpl.reports.reading import Run
 from trpl.reports.statistics import Estimate
+from trpl.settings.config import WINDOW
 
-WINDOW = 20  # epochs
 BOOTSTRAP_SEED = 0
 
 

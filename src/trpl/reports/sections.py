@@ -6,7 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from trpl.reports.groups import METHODS, Group
+from trpl.methods.registry import known
+from trpl.reports.groups import Group, place
 from trpl.reports.markup import Content, Markup, cell, render, sort_header, table, tag, wide
 from trpl.reports.scores import Aggregates, Comparison, GroupScores, Score, paper_result, paper_table
 from trpl.reports.series import PARTS, Curve
@@ -14,7 +15,7 @@ from trpl.reports.series import audit as audit_of
 from trpl.reports.statistics import Estimate
 from trpl.reports.tables import Row
 
-BLOCKS = (("frobenius", "w2", "kl"), ("papi", "ppo-m", "ppo"), ("frobenius-e", "w2-e", "kl-e"))
+ROWS_PER_BLOCK = 3  # of the paper's Table 1
 
 
 def summary(groups: Sequence[Group]) -> Markup:
@@ -73,9 +74,9 @@ def table1(scores: Sequence[GroupScores]) -> Markup:
 
 def _in_blocks(methods: dict[str, str]) -> list[tuple[str, bool]]:
     """Names in the paper's order, and whether each is the first of its block."""
-    known = list(METHODS)
-    ordered = sorted(methods, key=lambda name: known.index(methods[name]) if methods[name] in known else len(known))
-    blocks = [next((i for i, block in enumerate(BLOCKS) if methods[name] in block), len(BLOCKS)) for name in ordered]
+    ordered = sorted(methods, key=lambda name: place(methods[name]))
+    rows = [found.row if (found := known(methods[name])) else None for name in ordered]
+    blocks = [None if row is None else row // ROWS_PER_BLOCK for row in rows]
     return [(name, i > 0 and blocks[i] != blocks[i - 1]) for i, name in enumerate(ordered)]
 
 
@@ -85,9 +86,10 @@ def _best(scores: Sequence[GroupScores]) -> dict[tuple[str, str], list[str]]:
     for entry in scores:
         for column in ("early", "final"):
             score: Score | None = getattr(entry, column)
-            place = (entry.group.env_id, column, entry.group.method.endswith("-e"))
-            if score and (place not in top or score.estimate.value > top[place][0]):
-                top[place] = (float(score.estimate.value), entry.group.name)
+            found = known(entry.group.method)
+            key = (entry.group.env_id, column, found is not None and found.controls_entropy)
+            if score and (key not in top or score.estimate.value > top[key][0]):
+                top[key] = (float(score.estimate.value), entry.group.name)
     best: dict[tuple[str, str], list[str]] = {}
     for (task, column, _), (_, name) in top.items():
         best.setdefault((task, column), []).append(name)

@@ -18,15 +18,19 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedul
 from stable_baselines3.common.utils import FloatSchedule, update_learning_rate
 from torch import Tensor
 
-from trpl import entropy_schedule as schedules
+import trpl.torch
+from trpl.entropy_schedule import SCHEDULES, scheduled
 from trpl.errors import ConvergenceError
 from trpl.gaussians import DiagGaussian, Gaussian, entropy, kl_parts, log_prob
 from trpl.integrations.sb3.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
-from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
+from trpl.losses import squared_error, trust_region_loss
+from trpl.methods import LayerSpec, methods
+from trpl.policies.heads import share_covariance
 
-SEPARATE = {"kl": KLProjection, "w2": WassersteinProjection, "frobenius": FrobeniusProjection}
-PROJECTIONS = (*SEPARATE, "kl-joint")
-ENTROPY_SCHEDULES = ("none", "exponential", "linear")
+
+def projections() -> dict[str, LayerSpec]:
+    """List the layers by the names of the methods that train through them."""
+    return {method.name: method.layer for method in methods() if method.layer and not method.controls_entropy}
 
 
 class Samples(NamedTuple):
@@ -127,8 +131,8 @@ class TRPL(OnPolicyAlgorithm):
             self._setup_model()
 
     def _setup_model(self) -> None:
-        _check_choice("projection", self.projection, PROJECTIONS)
-        _check_choice("entropy_schedule", self.entropy_schedule, ENTROPY_SCHEDULES)
+        _check_choice("projection", self.projection, tuple(projections()))
+        _check_choice("entropy_schedule", self.entropy_schedule, SCHEDULES)
         if self.batch_size < 2 or (self.n_steps * self.n_envs) % self.batch_size == 1:
             raise ValueError(
                 f"batch_size {self.batch_size} leaves a minibatch of one sample from n_steps × n_envs = "
@@ -138,9 +142,8 @@ class TRPL(OnPolicyAlgorithm):
         self.layer = self._make_layer().to(self.device)
 
     def _make_layer(self) -> Any:
-        if self.projection == "kl-joint":
-            return JointKLProjection(self.mean_bound + self.cov_bound, check=False, **self.projection_kwargs)
-        return SEPARATE[self.projection](self.mean_bound, self.cov_bound, check=False, **self.projection_kwargs)
+        bounds = {"mean_bound": self.mean_bound, "cov_bound": self.cov_bound, "bound": self.mean_bound + self.cov_bound}
+        return projections()[self.projection].build(trpl.torch, bounds, **self.projection_kwargs)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "layer"]
@@ -177,7 +180,7 @@ class TRPL(OnPolicyAlgorithm):
             projected = self.layer(predicted, samples.old, **constraint)
             self._check_finite(projected)
             if not self.policy.contextual:
-                self.policy.set_spread(_shared(projected))
+                self.policy.set_spread(share_covariance(projected))
                 predicted = self.policy.gaussian(samples.observations)
                 projected = self.layer(predicted, samples.old, **constraint)
         self._n_updates += self.n_epochs
@@ -226,7 +229,7 @@ class TRPL(OnPolicyAlgorithm):
         loss = torch.zeros(())
         for batch in self._minibatches(samples, self.n_epochs_vf):
             values = self.policy.predict_values(batch.observations)
-            loss = torch.nn.functional.mse_loss(values[:, 0], batch.returns)
+            loss = squared_error(values[:, 0], batch.returns)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -235,21 +238,22 @@ class TRPL(OnPolicyAlgorithm):
     def _fit_policy(self, samples: Samples, constraint: dict[str, Tensor]) -> tuple[float, float]:
         """Maximise surrogate − α · penalty of the projected policy (eq. 12); both as in the last minibatch."""
         policy, layer = self.policy, self.layer
-        surrogate = penalty = torch.zeros(())
+        found = None
         for batch in self._minibatches(samples, self.n_epochs):
             predicted = policy.gaussian(batch.observations)
             projected = layer(predicted, batch.old, **constraint)
-            ratio = torch.exp(log_prob(projected, batch.actions) - batch.old_log_prob)
-            advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
-            surrogate = (ratio * advantages).mean()
-            penalty = layer.penalty(predicted, projected).mean()
-            loss = self.regression_weight * penalty - surrogate
-            if self.ent_coef:
-                loss = loss - self.ent_coef * entropy(projected).mean()
+            found = trust_region_loss(
+                projected,
+                log_ratio=log_prob(projected, batch.actions) - batch.old_log_prob,
+                advantages=batch.advantages,
+                penalties=layer.penalty(predicted, projected),
+                regression_weight=self.regression_weight,
+                entropy_weight=self.ent_coef,
+            )
             policy.optimizer.zero_grad()
-            loss.backward()
+            found.total.backward()
             policy.optimizer.step()
-        return -surrogate.item(), penalty.item()
+        return (0.0, 0.0) if found is None else (found.surrogate.item(), found.penalty.item())
 
     def _entropy_target(self, old: Gaussian) -> Tensor | None:
         """β of this update, or None without control; progress is the share of steps done before this rollout."""
@@ -258,16 +262,14 @@ class TRPL(OnPolicyAlgorithm):
         if self.entropy_schedule == "none":
             return None
         before = self.num_timesteps - self.n_steps * self.n_envs
-        course = {
-            "initial": self.initial_entropy,
-            "target": self.target_entropy,
-            "progress": max(before, 0) / max(self._total_timesteps, 1),
-            "dim": old.dim,
-        }
-        if self.entropy_schedule == "linear":
-            value = schedules.linear(**course)
-        else:
-            value = schedules.exponential(**course, temperature=self.temperature)
+        value = scheduled(
+            self.entropy_schedule,
+            initial=self.initial_entropy,
+            target=self.target_entropy,
+            temperature=self.temperature,
+            progress=max(before, 0) / max(self._total_timesteps, 1),
+            dim=old.dim,
+        )
         return old.mean.new_tensor(value)
 
     def _update_learning_rates(self) -> None:
@@ -314,19 +316,6 @@ def _rows(samples: Samples, index: Any, *, shared: bool) -> Samples:
         observations = observations[index]
     old = type(old)(old.mean[index], old.scale if shared else old.scale[index])
     return Samples(observations, actions[index], advantages[index], returns[index], old_log_prob[index], old)
-
-
-def _shared(projected: Gaussian) -> Gaussian:
-    """One covariance for all states; only the joint projection makes it depend on the state.
-
-    Then the mean of the Cholesky factors, with the geometric mean on the diagonal, which keeps the mean entropy.
-    """
-    if projected.shares_covariance:
-        return projected
-    if isinstance(projected, DiagGaussian):
-        return projected.with_scale(projected.std.log().mean(0).exp())
-    geometric = projected.chol.diagonal(dim1=-2, dim2=-1).log().mean(0).exp()
-    return projected.with_scale(projected.chol.mean(0).tril(-1) + torch.diag(geometric))
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

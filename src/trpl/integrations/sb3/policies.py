@@ -15,12 +15,11 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import CombinedExtractor, NatureCNN
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, log_prob
-from trpl.policies.acting import MIN_STD, STD_SHIFT
+from trpl.gaussians import DiagGaussian, Gaussian, entropy, log_prob
+from trpl.policies import heads
+from trpl.policies.weights import SPREADS
 
-COVARIANCES = ("diagonal", "full")
 SPREAD_GAIN = 0.01
 
 
@@ -64,8 +63,8 @@ class GaussianDistribution(Distribution):
 class MlpPolicy(ActorCriticPolicy):
     """A Gaussian policy with a diagonal or full covariance, one for all states or one per state (`contextual`).
 
-    std = softplus(raw + shift) + 1e-5, initially exp(log_std_init); a full covariance is given by its Cholesky factor,
-    whose diagonal goes through the same map. Everything else is as in `ActorCriticPolicy`.
+    The covariance is parametrised as in `trpl.policies.heads`; standard deviations are exp(log_std_init) at first.
+    Everything else is as in `ActorCriticPolicy`.
     """
 
     def __init__(
@@ -81,8 +80,8 @@ class MlpPolicy(ActorCriticPolicy):
         optimizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if covariance not in COVARIANCES:
-            raise ValueError(f"covariance must be one of {', '.join(COVARIANCES)}, not {covariance!r}")
+        if covariance not in SPREADS:
+            raise ValueError(f"covariance must be one of {', '.join(SPREADS)}, not {covariance!r}")
         if share_features_extractor:
             raise ValueError("share_features_extractor must be False: fitting the value function would move the policy")
         if optimizer_kwargs is None and optimizer_class is torch.optim.Adam:
@@ -106,10 +105,8 @@ class MlpPolicy(ActorCriticPolicy):
         super()._build(lr_schedule)
         del self.log_std
         dim = self.action_dim
-        rows, columns = torch.tril_indices(dim, dim, -1)
-        self._below_diagonal = rows * dim + columns
-        initial = torch.zeros(dim if self.covariance == "diagonal" else dim * (dim + 1) // 2)
-        initial[:dim] = _raw_from_positive(torch.tensor(math.exp(self.log_std_init)))
+        initial = torch.zeros(heads.spread_size(self.covariance, dim))
+        initial[:dim] = heads.raw_from_positive(torch.tensor(math.exp(self.log_std_init)))
         if self.contextual:
             self.spread_net = nn.Linear(self.mlp_extractor.latent_dim_pi, len(initial))
             if self.ortho_init:
@@ -153,26 +150,12 @@ class MlpPolicy(ActorCriticPolicy):
     def _gaussian_from_latent(self, latent: Tensor) -> Gaussian:
         mean = self.action_net(latent)
         raw = self.spread_net(latent) if self.contextual else self.spread
-        if self.covariance == "diagonal":
-            return DiagGaussian(mean, _positive(raw))
-        return FullGaussian(mean, self._cholesky_from_raw(raw))
-
-    def _cholesky_from_raw(self, raw: Tensor) -> Tensor:
-        """Lower-triangular factor; `raw` holds the diagonal first, then the rest of the triangle row by row."""
-        dim = self.action_dim
-        diagonal, below = raw[..., :dim], raw[..., dim:]
-        flat = raw.new_zeros(*raw.shape[:-1], dim * dim)
-        index = self._below_diagonal.to(raw.device).expand(below.shape)
-        return flat.scatter(-1, index, below).unflatten(-1, (dim, dim)) + torch.diag_embed(_positive(diagonal))
+        return heads.gaussian(mean, raw, self.covariance)
 
     @torch.no_grad()
     def set_spread(self, gaussian: Gaussian) -> None:
         """Set the shared covariance to that of `gaussian`."""
-        if isinstance(gaussian, DiagGaussian):
-            self.spread.copy_(_raw_from_positive(gaussian.std))
-            return
-        below = gaussian.chol.flatten(-2)[..., self._below_diagonal.to(gaussian.chol.device)]
-        self.spread.copy_(torch.cat([_raw_from_positive(gaussian.chol.diagonal(dim1=-2, dim2=-1)), below], -1))
+        self.spread.copy_(heads.raw_from(gaussian))
 
     def _get_action_dist_from_latent(self, latent_pi: Tensor) -> Distribution:
         return GaussianDistribution(self._gaussian_from_latent(latent_pi))
@@ -190,14 +173,3 @@ class MultiInputPolicy(MlpPolicy):
 
     def __init__(self, *args: Any, features_extractor_class: Any = CombinedExtractor, **kwargs: Any) -> None:
         super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
-
-
-def _positive(raw: Tensor) -> Tensor:
-    """softplus(raw + shift) + 1e-5."""
-    return F.softplus(raw + STD_SHIFT) + MIN_STD
-
-
-def _raw_from_positive(std: Tensor) -> Tensor:
-    """Inverse of `_positive`: log(exp(y) − 1) = y + log(1 − exp(−y)) with y = std − 1e-5."""
-    y = torch.clamp(std - MIN_STD, min=1e-9)
-    return y + torch.log(-torch.expm1(-y)) - STD_SHIFT

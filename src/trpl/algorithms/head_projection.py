@@ -1,0 +1,133 @@
+"""PAPI's projection: a mean head and one covariance into a trust region on the KL expected over states.
+
+The mean head is linear in the features, so with features held the expected KL is a quadratic in the head, and its
+coefficients are averages over states that need to be taken only once.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy
+from trpl.gaussians.density import whiten
+from trpl.gaussians.distances import kl_cov
+from trpl.projections.entropy import control_entropy
+
+MAX_ROUNDS = 20
+SLACK = 1e-5  # what counts as met when rounds are counted, well inside what `papi.ROUNDING` leaves to rounding
+
+
+class Candidate(NamedTuple):
+    """What the projection moves: the mean head, bias in its last row, and the covariance (as a Gaussian's scale)."""
+
+    head: Array
+    shape: Gaussian
+
+
+class Limits(NamedTuple):
+    """The largest expected KL to q, and the least entropy."""
+
+    kl: float | Array
+    entropy: Array
+
+
+class Region(NamedTuple):
+    """The trust region around q for mean heads on the intermediate policy's features φ (1 appended), in q's units.
+
+    With D = (A − A′)L_q⁻ᵀ, the mean part of the expected KL is m = m′ + ⟨D, cross⟩ + ½⟨D, gram·D⟩: inner products are
+    taken per state and averaged over states, once, here.
+    """
+
+    old: Gaussian  # q
+    head: Array  # A′
+    gram: Array  # E[φφᵀ]
+    cross: Array  # E[φ (L_q⁻¹(μ′ − μ_q))ᵀ]
+    mean_part: Array  # m′ = ½ E‖L_q⁻¹(μ′ − μ_q)‖²
+
+    @classmethod
+    def of(cls, old: Gaussian, head: Array, features: Array) -> "Region":
+        """Average over the states whose features [n, k] are given, 1 appended; `head` is A′, [k, actions]."""
+        shift = whiten(old, features @ head - old.mean)
+        num_states = len(features)
+        return cls(
+            old=old,
+            head=head,
+            gram=features.T @ features / num_states,
+            cross=features.T @ shift / num_states,
+            mean_part=0.5 * jnp.square(shift).sum(-1).mean(),
+        )
+
+
+def project(candidate: Candidate, region: Region, limits: Limits) -> tuple[Candidate, Array]:
+    """Repeat `project_once` until both limits hold, at most 20 times; what is within them is returned bit for bit."""
+
+    def violated(carry):
+        candidate, num_rounds = carry
+        outside = expected_kl(candidate, region) > limits.kl * (1.0 + SLACK)
+        return (num_rounds < MAX_ROUNDS) & (outside | (entropy(candidate.shape) < limits.entropy - SLACK))
+
+    def again(carry):
+        candidate, num_rounds = carry
+        return project_once(candidate, region, limits), num_rounds + 1
+
+    return lax.while_loop(violated, again, (candidate, jnp.zeros((), jnp.int32)))
+
+
+def expected_kl(candidate: Candidate, region: Region) -> Array:
+    """Compute m + r + e: mean part, trace and determinant of KL(candidate‖q), expected over the rollout's states."""
+    quadratic, linear = mean_terms(candidate.head, region)
+    return region.mean_part + linear + quadratic + kl_cov(candidate.shape, region.old)
+
+
+def project_once(candidate: Candidate, region: Region, limits: Limits) -> Candidate:
+    """Do one round, differentiable: lift the covariance to the entropy bound, pull it to q's, then the head to A′.
+
+    With m + r + e > ε: Σ ← (1 − η)Σ_q + ηΣ, η = (ε − min(m, m′))/(m + r + e − min(m, m′)). r is linear in Σ and e
+    convex, so r + e falls at least to ε − min(m, m′). Where that is not enough, A ← (1 − η)A′ + ηA with η the larger
+    root of m(η) + r + e = ε; the head is linear in the mean, so this interpolates the means.
+    """
+    shape = control_entropy(candidate.shape, minimum=limits.entropy)
+    quadratic, linear = mean_terms(candidate.head, region)
+    mean_part = region.mean_part + linear + quadratic
+    least = jnp.minimum(mean_part, region.mean_part)
+    excess = mean_part + kl_cov(shape, region.old) - least
+    outside = excess + least > limits.kl
+    share = jnp.where(outside, jnp.maximum(limits.kl - least, 0.0) / jnp.where(outside, excess, 1.0), 1.0)
+    pulled = interpolate_covariance(region.old, shape, share)
+    shape = jax.tree.map(lambda moved, same: jnp.where(outside, moved, same), pulled, shape)
+
+    cov_part = kl_cov(shape, region.old)
+    outside = (mean_part + cov_part > limits.kl) & (quadratic > 0.0)
+    root = larger_root(
+        jnp.where(outside, quadratic, 1.0),
+        jnp.where(outside, linear, 0.0),
+        jnp.where(outside, region.mean_part + cov_part - limits.kl, -1.0),
+    )
+    return Candidate(region.head + jnp.where(outside, root, 1.0) * (candidate.head - region.head), shape)
+
+
+def mean_terms(head: Array, region: Region) -> tuple[Array, Array]:
+    """Compute ½⟨D, gram·D⟩ and ⟨D, cross⟩ of `Region`: the quadratic and linear terms of m on the way from A′."""
+    way = whiten(region.old, head - region.head)
+    return 0.5 * jnp.vdot(way, region.gram @ way), jnp.vdot(way, region.cross)
+
+
+def larger_root(quadratic: Array, linear: Array, constant: Array) -> Array:
+    """Find the root ≥ 0 of ax² + bx + c = 0 for a > 0 ≥ c, without cancellation."""
+    constant = jnp.minimum(constant, 0.0)
+    discriminant = jnp.square(linear) - 4.0 * quadratic * constant
+    positive = discriminant > 0.0
+    root = jnp.where(positive, jnp.sqrt(jnp.where(positive, discriminant, 1.0)), 0.0)
+    rising = (linear > 0.0) & positive
+    return jnp.where(rising, -2.0 * constant / jnp.where(rising, linear + root, 1.0), (root - linear) / (2 * quadratic))
+
+
+def interpolate_covariance(old: Gaussian, shape: Gaussian, share: Array) -> Gaussian:
+    """Give `shape` the covariance (1 − η)Σ_q + ηΣ."""
+    if isinstance(old, DiagGaussian):
+        return shape.with_scale(jnp.sqrt((1.0 - share) * jnp.square(old.std) + share * jnp.square(shape.scale)))
+    assert isinstance(old, FullGaussian)
+    mixed = (1.0 - share) * old.chol @ old.chol.T + share * shape.scale @ shape.scale.T
+    return shape.with_scale(jnp.linalg.cholesky(mixed))

@@ -1,0 +1,258 @@
+"""The skeleton of an update, which all algorithms here share; an algorithm gives `improve`, the part that is its own.
+
+samples with advantages → value function → improve(state, samples, orders, learning_rate) → measurements
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from trpl.algorithms.base import Algorithm, Batch, Metrics
+from trpl.algorithms.minibatches import Loss, Orders, adam, draw_orders, fit
+from trpl.gaussians import DiagGaussian, Gaussian, Parts, entropy, kl_parts, log_prob
+from trpl.losses import clipped_squared_error, squared_error
+from trpl.policies.networks import GaussianPolicy, ValueNetwork, Weights
+from trpl.rollouts.advantages import generalised_advantages
+from trpl.settings import Config, PolicyEpochs
+
+C = TypeVar("C", bound=Config)
+
+
+class LearnerState(NamedTuple):
+    """Everything an update changes and a restart needs."""
+
+    policy: Weights
+    policy_optimiser: Any
+    value: Weights
+    value_optimiser: Any
+    initial_entropy: Array  # H₀, of the policy before the first update
+    epoch: Array  # updates done
+
+
+class Samples(NamedTuple):
+    """A rollout as n = T·N samples, with what the old networks say about them."""
+
+    observations: Array
+    actions: Array
+    advantages: Array
+    returns: Array
+    values: Array
+    old: Gaussian
+    old_log_prob: Array
+
+
+class Rates(NamedTuple):
+    """The learning rates of an epoch; `policy` is None where no optimiser moves the policy."""
+
+    policy: Array | None
+    value: Array
+
+
+Improve = Callable[[LearnerState, Samples, Orders[Array], Any], tuple[LearnerState, Metrics]]  # the last: its rate
+
+
+@dataclass(frozen=True)
+class Learner(Generic[C]):
+    """The two networks, their optimiser and the settings of the updates."""
+
+    config: C
+    policy: GaussianPolicy
+    value: ValueNetwork
+    optimiser: optax.GradientTransformation
+    value_clip: float | None = None
+
+    @classmethod
+    def of(cls, config: C, *, obs_size: int, action_size: int, value_clip: float | None = None) -> "Learner[C]":
+        """Build the networks that the settings describe.
+
+        Args:
+            config: The settings of a run.
+            obs_size: Numbers in an observation.
+            action_size: Numbers in an action.
+            value_clip: Where given, the value function gains nothing from moving further than this in an epoch.
+        """
+        policy = GaussianPolicy(
+            obs_size=obs_size,
+            action_size=action_size,
+            hidden_sizes=config.hidden_sizes,
+            covariance=config.covariance,
+            contextual=config.contextual,
+        )
+        value = ValueNetwork(obs_size=obs_size, hidden_sizes=config.hidden_sizes_vf)
+        return cls(config, policy, value, adam(config.gradient_clip), value_clip)
+
+    def algorithm(self, improve: Improve, *, passes: Orders[int]) -> Algorithm:
+        """Make an algorithm of `improve`; `passes` says how often each phase goes over the rollout."""
+
+        def epoch(state: LearnerState, batch: Batch, orders: Orders[Array]) -> tuple[LearnerState, Metrics]:
+            return self.epoch(state, batch, orders, improve)
+
+        return Algorithm(self.policy, self.init, self.compiled(epoch, passes=passes))
+
+    def compiled(self, epoch: Callable[[Any, Batch, Any], tuple[Any, Metrics]], *, passes: Orders[int]) -> Any:
+        """Compile `epoch(state, batch, orders)`, which consumes its state, behind the drawing of the orders."""
+        learn = jax.jit(epoch, donate_argnums=0)
+
+        def update(state: Any, batch: Batch, rng: np.random.Generator) -> tuple[Any, Metrics]:
+            orders = Orders(*(n and draw_orders(rng, n, self.config.rollout_size) for n in passes))
+            return learn(state, batch, orders)
+
+        return update
+
+    def init(self, key: Array) -> LearnerState:
+        """Draw initial weights."""
+        policy_key, value_key = jax.random.split(key)
+        policy, value = self.policy.init(policy_key), self.value.init(value_key)
+        return LearnerState(
+            policy=policy,
+            policy_optimiser=self.optimiser.init(policy),
+            value=value,
+            value_optimiser=self.optimiser.init(value),
+            initial_entropy=jnp.zeros(()),
+            epoch=jnp.zeros((), jnp.int32),
+        )
+
+    def epoch(
+        self,
+        state: LearnerState,
+        batch: Batch,
+        orders: Orders[Array],
+        improve: Improve,
+        *,
+        rate_factor: Array | None = None,
+    ) -> tuple[LearnerState, Metrics]:
+        """Do one update: advantages, value function, `improve`, measurements of the policy that acts next."""
+        samples = self.samples(state, batch)
+        state = self.begin(state, samples.old)
+        rates = learning_rates(self.config, state.epoch, factor=rate_factor)
+        state, value_loss = self.fit_value(state, samples, orders=orders.value, learning_rate=rates.value)
+        state, report = improve(state, samples, orders, rates.policy)
+        network = self.policy(state.policy, samples.observations)
+        metrics = {
+            **policy_measurements(network, samples.old),
+            **distance_measurements("before", kl_parts(network, samples.old)),
+            "value_loss": value_loss,
+            "learning_rate_vf": rates.value,
+            **({} if rates.policy is None else {"learning_rate": rates.policy}),
+            **report,
+        }
+        return state._replace(epoch=state.epoch + 1), metrics
+
+    def samples(self, state: LearnerState, batch: Batch) -> Samples:
+        """Flatten a rollout: advantages and returns by the old value function, log-densities by the old policy."""
+        values = self.value(state.value, batch.observations)
+        advantages = generalised_advantages(
+            batch.rewards,
+            values,
+            self.value(state.value, batch.next_observations),
+            terminated=batch.terminated,
+            truncated=batch.truncated,
+            discount=self.config.discount,
+            gae_lambda=self.config.gae_lambda,
+            released_time_limits=self.config.released_time_limits,
+        )
+        flat = Batch(*(x.reshape(-1, *x.shape[2:]) for x in batch))
+        old = self.policy(state.policy, flat.observations)
+        return Samples(
+            observations=flat.observations,
+            actions=flat.actions,
+            advantages=advantages.ravel(),
+            returns=(advantages + values).ravel(),
+            values=values.ravel(),
+            old=old,
+            old_log_prob=log_prob(old, flat.actions),
+        )
+
+    def begin(self, state: LearnerState, old: Gaussian) -> LearnerState:
+        """Note the initial entropy, in the first update only."""
+        first = state.epoch == 0
+        return state._replace(initial_entropy=jnp.where(first, entropy(old).mean(), state.initial_entropy))
+
+    def fit_value(
+        self, state: LearnerState, samples: Samples, *, orders: Array, learning_rate: Array
+    ) -> tuple[LearnerState, Array]:
+        """Fit the value function to the returns; gives the last pass's loss too."""
+
+        def loss(weights, minibatch):
+            observations, returns, old_values = minibatch
+            values = self.value(weights, observations)
+            if self.value_clip is None:
+                error = squared_error(values, returns)
+            else:
+                error = clipped_squared_error(values, returns, old_values=old_values, clip=self.value_clip)
+            return error, {"value_loss": error}
+
+        data = (samples.observations, samples.returns, samples.values)
+        value, optimiser_state, report = self._fit(
+            loss, state.value, state.value_optimiser, data, orders=orders, learning_rate=learning_rate
+        )
+        return state._replace(value=value, value_optimiser=optimiser_state), report["value_loss"]
+
+    def fit_policy(
+        self, loss: Loss, state: LearnerState, data: Any, *, orders: Array, learning_rate: Array
+    ) -> tuple[LearnerState, Metrics]:
+        """Minimise `loss(weights, minibatch)` over the policy's weights, its optimiser going on."""
+        policy, optimiser_state, report = self._fit(
+            loss, state.policy, state.policy_optimiser, data, orders=orders, learning_rate=learning_rate
+        )
+        return state._replace(policy=policy, policy_optimiser=optimiser_state), report
+
+    def fit_afresh(
+        self, loss: Loss, weights: Any, data: Any, *, orders: Array, learning_rate: Array
+    ) -> tuple[Any, Metrics]:
+        """Minimise `loss(weights, minibatch)` over any weights, by an optimiser that starts anew."""
+        start = self.optimiser.init(weights)
+        weights, _, report = self._fit(loss, weights, start, data, orders=orders, learning_rate=learning_rate)
+        return weights, report
+
+    def _fit(
+        self, loss: Loss, weights: Any, optimiser_state: Any, data: Any, **options: Any
+    ) -> tuple[Any, Any, Metrics]:
+        minibatch_size, optimiser = self.config.minibatch_size, self.optimiser
+        return fit(
+            loss, weights, optimiser_state, data=data, minibatch_size=minibatch_size, optimiser=optimiser, **options
+        )
+
+
+def rows(gaussian: Gaussian) -> tuple[Array, ...]:
+    """Take what a batch of Gaussians has per state: the mean, and the scale where it is not shared."""
+    return (gaussian.mean,) if gaussian.shares_covariance else (gaussian.mean, gaussian.scale)
+
+
+def from_rows(parts: tuple[Array, ...], like: Gaussian) -> Gaussian:
+    """Rebuild the Gaussian of a minibatch of `rows(like)`."""
+    return type(like)(parts[0], parts[1] if len(parts) > 1 else like.scale)
+
+
+def learning_rates(config: Config, epoch: Array, *, factor: Array | None = None) -> Rates:
+    """Compute this epoch's rates: constant, or falling linearly to 0 over the run; times `factor` where given."""
+    left = 1.0 - epoch / config.num_epochs if config.learning_rate_decay else jnp.ones(())
+    value = config.learning_rate_vf * left
+    policy = config.learning_rate * left if isinstance(config, PolicyEpochs) else None
+    if factor is not None:
+        policy, value = None if policy is None else policy * factor, value * factor
+    return Rates(policy, value)
+
+
+def policy_measurements(policy: Gaussian, old: Gaussian) -> Metrics:
+    """Measure how far the policy that acts next is from the one that collected the data, and how broad it is."""
+    divergence = kl_parts(policy, old)
+    kl = divergence.mean + divergence.cov
+    std = policy.std if isinstance(policy, DiagGaussian) else jnp.sqrt(jnp.square(policy.chol).sum(-1))
+    return {"kl": kl.mean(), "kl_max": kl.max(), "entropy": entropy(policy).mean(), "std_mean": std.mean()}
+
+
+def distance_measurements(prefix: str, distance: Parts) -> Metrics:
+    """Take mean and largest value over states of a distance by parts, e.g. `before_mean`, `before_mean_max`."""
+    return {
+        f"{prefix}_mean": distance.mean.mean(),
+        f"{prefix}_mean_max": distance.mean.max(),
+        f"{prefix}_cov": distance.cov.mean(),
+        f"{prefix}_cov_max": distance.cov.max(),
+    }

@@ -1,1 +1,0 @@
-"""What is run: configurations, presets, runs and their records."""

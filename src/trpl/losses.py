@@ -1,0 +1,84 @@
+"""Losses over a minibatch: pure functions of arrays of any framework."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from array_api_compat import array_namespace
+
+from trpl.gaussians import Gaussian, entropy
+from trpl.gaussians.values import Array
+
+
+def normalised(advantages: Array, *, unbiased: bool = False) -> Array:
+    """Shift and scale advantages to mean 0 and deviation 1 over the minibatch; `unbiased` takes the one with n − 1."""
+    xp = array_namespace(advantages)
+    return (advantages - xp.mean(advantages)) / (xp.std(advantages, correction=int(unbiased)) + 1e-8)
+
+
+def surrogate(log_ratio: Array, advantages: Array) -> Array:
+    """Compute −E[ratio · A], the importance-weighted policy gradient (paper, eq. 1)."""
+    xp = array_namespace(advantages)
+    return -xp.mean(xp.exp(log_ratio) * advantages)
+
+
+def clipped_surrogate(log_ratio: Array, advantages: Array, *, clip: float) -> Array:
+    """Compute −E[min(ratio · A, clip(ratio, 1 ± clip) · A)] (Schulman et al. 2017, eq. 7)."""
+    xp = array_namespace(advantages)
+    ratio = xp.exp(log_ratio)
+    return -xp.mean(xp.minimum(ratio * advantages, xp.clip(ratio, 1 - clip, 1 + clip) * advantages))
+
+
+class TrustRegionLoss(NamedTuple):
+    """What a policy epoch minimises, and its two terms."""
+
+    total: Array
+    surrogate: Array
+    penalty: Array
+
+
+def trust_region_loss(
+    projected: Gaussian,
+    *,
+    log_ratio: Array,
+    advantages: Array,
+    penalties: Array,
+    regression_weight: float,
+    entropy_weight: float = 0.0,
+    unbiased: bool = False,
+) -> TrustRegionLoss:
+    """Compute −E[ratio · A] + α E[penalty] − w E[H] for a projected policy (paper, eq. 12).
+
+    Args:
+        projected: The projected policy, for its entropy H.
+        log_ratio: Log-density of each action under the projected policy minus that under the old one.
+        advantages: One per sample; normalised here.
+        penalties: The layer's penalty between predicted and projected policy, state by state.
+        regression_weight: α.
+        entropy_weight: w, the weight of an entropy bonus.
+        unbiased: Which deviation normalises the advantages; see `normalised`.
+
+    Returns:
+        The loss, the surrogate −E[ratio · A] and the mean penalty.
+    """
+    xp = array_namespace(advantages)
+    total = policy_loss = surrogate(log_ratio, normalised(advantages, unbiased=unbiased))
+    penalty = xp.mean(penalties)
+    if regression_weight:
+        total = total + regression_weight * penalty
+    if entropy_weight:
+        total = total - entropy_weight * xp.mean(entropy(projected))
+    return TrustRegionLoss(total, policy_loss, penalty)
+
+
+def squared_error(values: Array, returns: Array) -> Array:
+    """Compute the mean squared error of a value function."""
+    xp = array_namespace(values)
+    return xp.mean(xp.square(values - returns))
+
+
+def clipped_squared_error(values: Array, returns: Array, *, old_values: Array, clip: float) -> Array:
+    """Take the larger of the errors of V and of V held within ± clip of the old value: no gain from a longer step."""
+    xp = array_namespace(values)
+    held = old_values + xp.clip(values - old_values, -clip, clip)
+    return xp.mean(xp.maximum(xp.square(values - returns), xp.square(held - returns)))

@@ -1,0 +1,25 @@
+"""Sentences that several rooms say: what was probably meant, what to install, what a disk's error means."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+from collections.abc import Iterable
+
+CUTOFF = 0.5  # of similarity: below it nothing is suggested
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Say '; did you mean …?' where a known name is near enough, else nothing."""
+    found = difflib.get_close_matches(str(name), list(known), n=1, cutoff=CUTOFF)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def os_problem(error: OSError) -> str:
+    """Say what an error of the operating system means."""
+    return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
+
+
+def to_install(extra: str) -> str:
+    """Say how to install an optional part of trpl."""
+    return f'install it with: pip install "trpl[{extra}]"'

@@ -1,0 +1,97 @@
+"""What a method is: one value that everything else reads."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from trpl.settings import Config
+
+
+class Style(NamedTuple):
+    """How a method looks in figures: `colour` on white, `dark` on a dark page, `dash` in SVG's terms ("" is solid)."""
+
+    colour: str
+    dark: str
+    dash: str = ""
+
+
+class LayerSpec(NamedTuple):
+    """Which layer a method trains through: a class of this name in `trpl.jax` and in `trpl.torch`."""
+
+    kind: str
+    arguments: Mapping[str, str]  # the layer's argument → the setting that gives it
+
+    def build(self, framework: Any, settings: Mapping[str, Any], **options: Any) -> Any:
+        """Make the layer of a framework (`trpl.jax` or `trpl.torch`), unchecked; a setting that is None is left out."""
+        given = {word: settings.get(name) for word, name in self.arguments.items()}
+        given = {word: value for word, value in given.items() if value is not None}
+        return getattr(framework, self.kind)(**given, **options, check=False)
+
+
+def nothing_implied(table: str, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Imply no settings."""
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Everything trpl knows about a method; `register` makes it available everywhere.
+
+    Args:
+        name: What it is called on the command line and in records.
+        settings: The dataclass of its settings: `Config`, `PolicyEpochs`, or one of its own derived from these.
+        make: `make(config, *, obs_size, action_size, **options)` gives its `Algorithm`; or "module:function", which is
+            imported when a run begins.
+        label: What it is called in tables and figures; the name in capitals by default.
+        style: How it looks in figures; by default colours that are left.
+        options: Further arguments for `make`.
+        layer: The trust-region layer it trains through, which is handed to `make` too.
+        columns: For each of the paper's tables ("mujoco", "humanoid", "reacher") the values that differ from the
+            defaults of `settings`; under "TABLE contextual" those that a covariance per state changes.
+        source: Where these numbers come from; `{table}` and `{budget}` are filled in.
+        implied: `implied(table, overrides)` gives the settings that some overrides bring with them.
+        check: Refuses a configuration that does not fit this method although its settings are sound.
+        row: Its row in the paper's Table 1, counted from 0; rows come in blocks of three.
+        contextual: Whether it can have a covariance per state.
+        controls_entropy: Whether it is its method with entropy control, which the paper compares apart.
+        figures: Named figures that show it beside others.
+    """
+
+    name: str
+    settings: type[Config]
+    make: Callable[..., Any] | str
+    label: str = ""
+    style: Style | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    layer: LayerSpec | None = None
+    columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    source: str = ""
+    implied: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = nothing_implied
+    check: Callable[[Any], None] | None = None
+    row: int | None = None
+    contextual: bool = True
+    controls_entropy: bool = False
+    figures: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", self.name.upper())
+
+    def configure(self, values: Mapping[str, Any]) -> Config:
+        """Make the configuration with these settings."""
+        config = self.settings(method=self.name, **values)
+        if self.check is not None:
+            self.check(config)
+        return config
+
+    def algorithm(self, config: Config, *, obs_size: int, action_size: int) -> Any:
+        """Make the algorithm for these settings."""
+        make = self.make
+        if isinstance(make, str):
+            module, name = make.split(":")
+            make = getattr(importlib.import_module(module), name)
+        options = {**self.options, **({} if self.layer is None else {"layer": self.layer})}
+        return make(config, obs_size=obs_size, action_size=action_size, **options)

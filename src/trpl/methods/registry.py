@@ -1,0 +1,166 @@
+"""The methods there are: this package's own, those of installed plugins, and those registered by the user.
+
+A module beside this one registers its methods when it is imported, and is found by being there. Other packages name a
+module of theirs in the entry-point group `trpl.methods`; without a package, `--plugin FILE.py` or `--plugin MODULE` (or
+TRPL_PLUGINS in the environment, separated by commas) imports whatever registers methods.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import pkgutil
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trpl.errors import ConfigError
+from trpl.messages import nearest
+from trpl.methods.method import Method
+from trpl.settings import Config
+
+GROUP, VARIABLE = "trpl.methods", "TRPL_PLUGINS"
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,49}")
+_methods: dict[str, Method] = {}
+_plugins: list[str] = []
+
+
+def register(method: Method) -> Method:
+    """Make a method available by its name: to the command line, sweeps, tuning, reports and figures.
+
+    Args:
+        method: What it is; see `Method`.
+
+    Returns:
+        The method itself.
+
+    Raises:
+        ValueError: The name is not one, or another method has it.
+    """
+    if not NAME.fullmatch(method.name):
+        raise ValueError(f"a method's name is made of lower-case letters, digits, - and _; not {method.name!r}")
+    if method.name in _methods and _methods[method.name] != method:
+        raise ValueError(f"there is a method {method.name!r} already")
+    for name in method.settings.names():
+        found = _declaration(name)
+        if found is not None and _kind(found[1], name) != _kind(method.settings, name):
+            raise ValueError(f"setting {name!r} of method {method.name!r} has another type in {found[0]!r}")
+    _methods[method.name] = method
+    return method
+
+
+def _declaration(name: str) -> tuple[str, type[Config]] | None:
+    return next(((m.name, m.settings) for m in _methods.values() if name in m.settings.names()), None)
+
+
+def _kind(owner: type[Config], name: str) -> Any:
+    from trpl.settings.fields import plain_type
+
+    return plain_type(owner.field(name), owner)
+
+
+def methods() -> tuple[Method, ...]:
+    """List all methods, those of the paper's Table 1 first and in its order."""
+    _load()
+    return tuple(sorted(_methods.values(), key=lambda m: (m.row is None, m.row or 0, m.name)))
+
+
+def names() -> tuple[str, ...]:
+    """List the names of all methods."""
+    return tuple(method.name for method in methods())
+
+
+def find(name: str) -> Method:
+    """Look up a method by its name."""
+    _load()
+    if name not in _methods:
+        raise ConfigError(f"there is no method {name!r}; there are {', '.join(names())}{nearest(name, names())}")
+    return _methods[name]
+
+
+def known(name: str) -> Method | None:
+    """Look up a method that may not be there: records may come from elsewhere."""
+    _load()
+    return _methods.get(name)
+
+
+def settings() -> dict[str, dataclasses.Field]:
+    """List the settings of all methods by name, those that every method has first."""
+    families = [Config, *(method.settings for method in methods())]
+    return {field.name: field for family in reversed(families) for field in dataclasses.fields(family)} | {
+        field.name: field for field in dataclasses.fields(Config)
+    }
+
+
+def having(name: str) -> tuple[str, ...]:
+    """List the methods that have a setting."""
+    return tuple(method.name for method in methods() if name in method.settings.names())
+
+
+def check_names(given: Iterable[str]) -> None:
+    """Refuse settings that no method has, with the nearest right one."""
+    for name in given:
+        if name not in settings():
+            raise ConfigError(f"there is no setting {name!r}{nearest(name, settings())}")
+
+
+def configure(method: str, values: Mapping[str, Any]) -> Config:
+    """Make a configuration from settings by name; None for a setting that the method does not have is passed over."""
+    found = find(method)
+    own = found.settings.names()
+    check_names(values)
+    for name in values:
+        if name not in own and values[name] is not None:
+            raise ConfigError(f"{name} means nothing to method {method!r}; it is for {', '.join(having(name))}")
+    return found.configure({name: value for name, value in values.items() if name in own and name != "method"})
+
+
+def config_from_json(values: Any) -> Config:
+    """Read back what `Config.to_json` gave, also of earlier versions."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"settings by name were wanted, not {values!r}")
+    given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return configure(str(given.get("method", "kl")), given)
+
+
+def load_plugin(word: str) -> None:
+    """Import a module, or a file that ends in .py, which registers methods."""
+    if word in _plugins:
+        return
+    try:
+        if word.endswith(".py"):
+            word = str(Path(word).resolve())
+            spec = importlib.util.spec_from_file_location(Path(word).stem, word)
+            if spec is None or spec.loader is None:
+                raise ImportError(f"{word} is no Python file")
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+        else:
+            importlib.import_module(word)
+    except (ImportError, OSError) as error:
+        raise ConfigError(f"plugin {word} cannot be imported: {error}") from error
+    _plugins.append(word)
+
+
+def plugins() -> tuple[str, ...]:
+    """List the plugins that were loaded by name, for processes started from this one."""
+    return tuple(_plugins)
+
+
+@functools.cache
+def _load() -> None:
+    """Register what lies beside this module, what installed packages offer and what the environment names."""
+    package = importlib.import_module(__package__)
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{__package__}.{module.name}")
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        entry.load()
+    for word in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        load_plugin(word)

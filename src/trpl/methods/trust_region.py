@@ -1,0 +1,221 @@
+"""Policy gradient through a trust-region layer, by region, with and without entropy control.
+
+Defaults are the paper's table of MuJoCo hyperparameters. To add a region: its settings, if it has any of its own, and
+one call of `_region` below.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from trpl.entropy_schedule import SCHEDULES
+from trpl.errors import ConfigError
+from trpl.methods import palette
+from trpl.methods.method import LayerSpec, Method, Style
+from trpl.methods.registry import register
+from trpl.settings import Choice, PolicyEpochs, Real, setting
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustRegion(PolicyEpochs):
+    """Settings of all methods that train through a layer."""
+
+    entropy_schedule: str = setting("none", "course of the entropy bound", choices=SCHEDULES)
+    target_entropy: float | None = setting(
+        None, "κ, final entropy per action dimension", optional=True, search=Real(-1.0, 1.0)
+    )
+    temperature: float | None = setting(
+        None, "τ of the exponential schedule", above=0.0, most=1.0, optional=True, search=Real(0.05, 0.95)
+    )
+    entropy_equality: bool | None = setting(
+        None,
+        "hold the entropy at the schedule instead of above it",
+        optional=True,
+        search=Choice((False, True)),
+    )
+    regression: str = setting(
+        "penalty",
+        "how the network is pulled to its projection: a penalty, or supervised epochs afterwards",
+        choices=("penalty", "full"),
+    )
+    regression_weight: float = setting(8.0, "α, weight of the penalty", least=0.0, search=Real(0.5, 128.0, log=True))
+    regression_epochs: int | None = setting(None, "supervised epochs of the full regression", least=1, optional=True)
+
+    @property
+    def entropy_controlled(self) -> bool:
+        """Tell whether the entropy follows a schedule."""
+        return self.entropy_schedule != "none"
+
+    def check_together(self) -> None:
+        """Refuse entropy control and regression that are only half configured."""
+        super().check_together()
+        schedule = f"entropy_schedule {self.entropy_schedule!r}"
+        if self.entropy_controlled:
+            self.need("target_entropy", "entropy_equality", reason=schedule)
+            if self.entropy_schedule == "exponential":
+                self.need("temperature", reason=schedule)
+            else:
+                self.refuse("temperature", without="entropy_schedule 'exponential'")
+        else:
+            names = ("target_entropy", "temperature", "entropy_equality", "entropy_first")
+            self.refuse(*names, without="an entropy_schedule")
+        if self.regression != "full":
+            self.refuse("regression_epochs", without="regression 'full'")
+        else:
+            self.need("regression_epochs", reason="regression 'full'")
+            if self.regression_weight:
+                raise ConfigError("regression 'full' replaces the penalty: it wants regression_weight 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Separate(TrustRegion):
+    """A bound on the mean and another on the covariance."""
+
+    mean_bound: float = setting(0.03, "ε_μ, bound on the mean part", above=0.0, search=Real(3e-3, 0.3, log=True))
+    cov_bound: float = setting(1e-3, "ε_Σ, bound on the covariance part", above=0.0, search=Real(1e-5, 1e-2, log=True))
+    entropy_first: bool | None = setting(None, "set the entropy before the trust region, not after it", optional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wasserstein(Separate):
+    """Settings of the Wasserstein region."""
+
+    cov_bound: float = setting(1e-3, "ε_Σ, bound on the covariance part", above=0.0, search=Real(1e-4, 0.1, log=True))
+    wasserstein_form: str = setting("commuting", "for full covariances", choices=("commuting", "exact"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frobenius(Separate):
+    """Settings of the Frobenius region."""
+
+    whitened: bool = setting(False, "measure the Frobenius norm in units of the old covariance")
+    released_penalty: bool | None = setting(
+        None, "the authors' release's Frobenius penalty: its gradient also goes through the projection", optional=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joint(TrustRegion):
+    """One bound on the whole KL."""
+
+    bound: float = setting(0.031, "ε, bound on the whole KL", above=0.0, search=Real(3e-3, 0.3, log=True))
+
+
+FULL_REGRESSION: Values = {"regression": "full", "regression_weight": 0.0, "regression_epochs": 10}
+# What choosing an entropy schedule brings with it, by table; the reacher's table has none, so it is the first's.
+_SCHEDULE = {"entropy_schedule": "exponential", "target_entropy": 0.0}
+ENTROPY: Mapping[str, Values] = {
+    "mujoco": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
+    "humanoid": {**_SCHEDULE, "temperature": 0.2, "entropy_equality": True},
+    "reacher": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
+}
+COLUMNS: Mapping[str, Values] = {  # what all regions share in the tables, where it is not the default
+    "humanoid": {"policy_epochs": 10, "learning_rate": 1e-4, "minibatch_size": 256},
+    "reacher": {"learning_rate": 3e-4, "minibatch_size": 256},
+}
+
+
+def implied(table: str, overrides: Values) -> Values:
+    """Say what choosing full regression or an entropy schedule brings with it unless it is given too."""
+    found = dict(FULL_REGRESSION) if overrides.get("regression") == "full" else {}
+    if overrides.get("entropy_schedule", "none") != "none":
+        found |= ENTROPY[table]
+    if overrides.get("entropy_schedule") == "linear":
+        found["temperature"] = None
+    return found
+
+
+def needs_schedule(config: TrustRegion, *, plain: str) -> None:
+    """Refuse entropy control without a schedule: that is the method `plain`."""
+    if not config.entropy_controlled:
+        raise ConfigError(f"method {config.method!r} controls the entropy; without a schedule it is {plain!r}")
+
+
+def _region(
+    name: str,
+    label: str,
+    colours: tuple[str, str],
+    settings: type[TrustRegion],
+    layer: LayerSpec,
+    *,
+    columns: Mapping[str, Values],
+    source: str = "{table}; {budget}",
+    rows: tuple[int, int] | None = None,
+    dash: str = "",
+) -> None:
+    """Register the method of a region and, where the paper has it, the one with entropy control (`-e`, dashed)."""
+    columns = {table: {**COLUMNS.get(table, {}), **values} for table, values in columns.items()}
+    common = {"settings": settings, "layer": layer, "make": "trpl.algorithms.trpl:make", "implied": implied}
+    row, entropy_row = rows or (None, None)
+    style = Style(*colours, dash)
+    register(Method(name=name, label=label, style=style, columns=columns, source=source, row=row, **common))
+    if entropy_row is None:
+        return
+    tables = {table: {**columns.get(table, {}), **entropy} for table, entropy in ENTROPY.items()}
+    tables |= {table: values for table, values in columns.items() if table not in tables}
+    tables["reacher"]["source"] = "{table}; entropy control from the MuJoCo table; {budget}"
+    register(
+        Method(
+            name=f"{name}-e",
+            label=f"{label}-E",
+            style=Style(*colours, palette.DASHED),
+            columns=tables,
+            source=source,
+            row=entropy_row,
+            controls_entropy=True,
+            check=partial(needs_schedule, plain=name),
+            **common,
+        )
+    )
+
+
+_BOUNDS = {"mean_bound": "mean_bound", "cov_bound": "cov_bound", "entropy_first": "entropy_first"}
+
+_region(
+    "frobenius",
+    "FROB",
+    palette.GREEN,
+    Frobenius,
+    LayerSpec("FrobeniusProjection", {**_BOUNDS, "whitened": "whitened"}),
+    columns={"humanoid": {"mean_bound": 0.05, "cov_bound": 1e-4}, "reacher": {"cov_bound": 5e-5}},
+    rows=(0, 6),
+)
+_region(
+    "w2",
+    "W2",
+    palette.VERMILION,
+    Wasserstein,
+    LayerSpec("WassersteinProjection", {**_BOUNDS, "form": "wasserstein_form"}),
+    columns={"humanoid": {"mean_bound": 0.05, "cov_bound": 0.01}, "reacher": {}},
+    rows=(1, 7),
+)
+_region(
+    "kl",
+    "KL",
+    palette.BLUE,
+    Separate,
+    LayerSpec("KLProjection", _BOUNDS),
+    columns={
+        "humanoid": {"mean_bound": 0.05, "cov_bound": 1e-4},
+        "reacher": {"cov_bound": 5e-5},
+        "reacher contextual": {"cov_bound": 1e-3},  # "the second value for ε_Σ of the KL projection"
+    },
+    rows=(2, 8),
+)
+_region(
+    "kl-joint",
+    "KL-JOINT",
+    palette.SKY,
+    Joint,
+    LayerSpec("JointKLProjection", {"bound": "bound"}),
+    columns={
+        "humanoid": {"bound": 0.0501},
+        "reacher": {"bound": 0.03005},
+        "reacher contextual": {"bound": 0.031},
+    },
+    source="{table}, KL column with ε = ε_μ + ε_Σ; {budget}",
+    dash=palette.DASH_DOT,
+)

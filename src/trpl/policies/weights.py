@@ -1,0 +1,41 @@
+"""The names of a policy's weights: the contract between networks, acting, checkpoints and exports.
+
+layer0/weight, layer0/bias, layer1/...    the hidden layers, [in, out] and [out]
+mean/weight, mean/bias                    the head of the mean
+std/raw or chol/raw                       one covariance for all states, as raw numbers (`heads`)
+std/weight, std/bias or chol/...          instead of these: a head for a covariance per state
+"""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+SPREADS = {"diagonal": "std", "full": "chol"}  # covariance → the prefix of its weights
+A = TypeVar("A")
+
+
+def hidden_name(index: int) -> str:
+    """Name the hidden layer `index`, counted from 0."""
+    return f"layer{index}"
+
+
+def hidden_names(weights: Mapping[str, A]) -> list[str]:
+    """Name the hidden layers among `weights`, in order."""
+    names: list[str] = []
+    while f"{hidden_name(len(names))}/weight" in weights:
+        names.append(hidden_name(len(names)))
+    return names
+
+
+def affine(weights: Mapping[str, A], name: str) -> tuple[A, A]:
+    """Find weight and bias of the layer `name`."""
+    return weights[f"{name}/weight"], weights[f"{name}/bias"]
+
+
+def covariance_of(weights: Mapping[str, A]) -> str:
+    """Tell "full" from "diagonal" by the names of the weights."""
+    return "full" if any(name.startswith(f"{SPREADS['full']}/") for name in weights) else "diagonal"
+
+
+def is_contextual(weights: Mapping[str, A]) -> bool:
+    """Tell whether there is a covariance per state."""
+    return f"{SPREADS[covariance_of(weights)]}/weight" in weights

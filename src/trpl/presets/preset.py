@@ -1,0 +1,51 @@
+"""The settings that `trpl train METHOD ENV` starts from."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trpl.errors import ConfigError
+from trpl.methods.registry import check_names, configure, find
+from trpl.presets.tables import TABLES, table_of
+from trpl.settings import Config
+
+AS_RELEASED = "as_released"  # short for all switches of the authors' release, wherever a preset's settings are given
+
+
+def check_overrides(overrides: Mapping[str, Any]) -> None:
+    """Refuse what `preset` does not take: settings that no method has."""
+    check_names(name for name in overrides if name != AS_RELEASED)
+    if type(overrides.get(AS_RELEASED, True)) is not bool:
+        raise ConfigError(f"{AS_RELEASED} wants true or false, not {overrides[AS_RELEASED]!r}")
+
+
+def preset(method: str, env_id: str, **overrides: Any) -> Config:
+    """Make a configuration from the paper's column for a method on a task.
+
+    Args:
+        method: The name of a method, for example "kl".
+        env_id: Gymnasium's name of the task. One that no table of the paper has gets the MuJoCo table's values.
+        **overrides: Settings by name. Some bring others with them: an entropy schedule its temperature, for example.
+            `as_released=True` stands for every `released_...` switch that the method has.
+
+    Returns:
+        The configuration; `source` says where its numbers come from.
+
+    Raises:
+        ConfigError: There is no such method or setting, or a value is out of range.
+    """
+    found = find(method)
+    check_overrides(overrides)
+    if overrides.pop(AS_RELEASED, False):
+        switches = [name for name in found.settings.names() if name.startswith("released_")]
+        overrides = dict.fromkeys(switches, True) | overrides
+    name = table_of(env_id)
+    table = TABLES[name]
+    column = {**table.shared, **found.columns.get(name, {})}
+    if overrides.get("contextual"):
+        column |= found.columns.get(f"{name} contextual", {})
+    source = column.pop("source", found.source) or "defaults of the method, which no table of the paper has"
+    source = source.format(table=table.paper, budget=table.budget)
+    if env_id not in table.tasks:
+        source += f"; {env_id} is not one of its tasks, so these numbers were not tuned for it"
+    values = {**column, **found.implied(name, overrides), "source": source, **overrides}
+    return configure(method, {**values, "env_id": env_id})

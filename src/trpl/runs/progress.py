@@ -1,0 +1,76 @@
+"""What training shows: a bar on a terminal, plain lines in a log."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from trpl.runs.screen import Screen
+from trpl.settings import Config
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def bar(console: Console) -> RichProgress:
+    """Make the bar of a run."""
+    status = TextColumn("{task.fields[status]}")
+    return RichProgress(
+        TextColumn("{task.description}"), BarColumn(bar_width=20), status, TimeRemainingColumn(), console=console
+    )
+
+
+class Progress(Screen):
+    """Shows return, KL, entropy, steps per second of this session by the clock and time left; a context manager."""
+
+    def __init__(self, config: Config, *, console: Console | None):
+        super().__init__(console, bar)
+        self.config = config
+        self._evaluation: float | None = None
+        self._task: TaskID | None = None
+        self._first_epoch, self._started, self._next_line = 0, time.monotonic(), 0.0
+
+    @classmethod
+    def of(cls, config: Config, *, enabled: bool) -> "Progress":
+        """Show progress on standard error, or nowhere."""
+        return cls(config, console=Console(stderr=True) if enabled else None)
+
+    def begin(self, epoch: int) -> None:
+        """Say where the run starts from."""
+        self._first_epoch, self._started = epoch, time.monotonic()
+        title = f"{self.config.method} {self.config.env_id} seed {self.config.seed}"
+        if isinstance(self.live, RichProgress):
+            self._task = self.live.add_task(
+                title, total=self.config.num_epochs, completed=epoch, status="compiling ..."
+            )
+        else:
+            start = f" from epoch {epoch}" if epoch else ""
+            self.say(f"{title}: {self.config.num_epochs} epochs of {self.config.rollout_size} steps{start}")
+
+    def update(self, epoch: int, metrics: dict[str, Any], evaluation: float | None) -> None:
+        """Show the epoch that just ended."""
+        if evaluation is not None:
+            self._evaluation = evaluation
+        if isinstance(self.live, RichProgress) and self._task is not None:
+            self.live.update(self._task, completed=epoch, status=self._status(epoch, metrics))
+        elif self.console is not None:
+            now = time.monotonic()
+            if now >= self._next_line or epoch == self.config.num_epochs:
+                self._next_line = now + SECONDS_BETWEEN_LINES
+                left = (now - self._started) / (epoch - self._first_epoch) * (self.config.num_epochs - epoch)
+                where = f"epoch {epoch}/{self.config.num_epochs}"
+                self.say(f"{where}  {self._status(epoch, metrics)}  left {_duration(left)}")
+
+    def _status(self, epoch: int, metrics: dict[str, Any]) -> str:
+        seconds = max(time.monotonic() - self._started, 1e-9)  # evaluations and compiling included
+        rate = (epoch - self._first_epoch) * self.config.rollout_size / seconds
+        returned = self._evaluation if self._evaluation is not None else metrics["train_return"]
+        shown = "-" if returned is None else f"{returned:.0f}"
+        return f"return {shown}  kl {metrics['kl']:.4f}  entropy {metrics['entropy']:.2f}  {rate:.0f} steps/s"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"

@@ -1,0 +1,128 @@
+"""A time-out for environments that costs nothing per step.
+
+A thread looks at the environments' step counters a few times per time-out. When they stand still for that long inside
+an environment, the run is interrupted with an error that says where; where even that has no effect, because the
+environment hangs in code that does not return to Python, the process in `guard` ends the run. Checkpoints are written
+whole or not at all, so the last one is there either way.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from trpl.runs import guard
+from trpl.rollouts import Environment, FaultyEnvironmentError
+
+NUM_LOOKS = 8  # per time-out
+
+
+class Watchdog:
+    """Watches the thread it is made in, which has to be the main one, as only that can be interrupted.
+
+    `seconds` None watches nothing. `interrupt`, where set, is given the error to raise in the watched thread.
+    """
+
+    def __init__(self, *, seconds: float | None, env_id: str, folder: Path):
+        self.seconds, self.env_id, self.folder = seconds, env_id, folder
+        self.interrupt: Callable[[Exception], None] | None = None
+        self._thread_id = threading.get_ident()
+        self._position: Callable[[], Any] | None = None
+        self._ended = threading.Event()
+        self._guard: subprocess.Popen | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Watchdog":
+        if self.seconds is None or threading.current_thread() is not threading.main_thread():
+            return self
+        words = self._words(self.env_id, "in code that does not return to Python; the run was ended by force")
+        words = f"{words}. {self._saved}"
+        command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(self.seconds / NUM_LOOKS), words]
+        with _blocked_signals():  # which the guard inherits: Ctrl-C is for the run
+            self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        os.set_blocking(self._guard.stdin.fileno(), False)
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="trpl-watchdog")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._ended.set()
+        if self._thread is not None and self._guard is not None:
+            self._thread.join()
+            self._guard.kill()
+            self._guard.communicate()
+
+    @contextlib.contextmanager
+    def watching(self, position: Callable[[], Any]) -> Iterator[None]:
+        """Meanwhile `position()` has to change at least every `seconds`."""
+        self._position = position
+        self._tell("+")
+        try:
+            yield
+        finally:
+            self._position = None
+            self._tell("-")
+
+    def _watch(self) -> None:
+        assert self.seconds is not None
+        before, looks = None, 0
+        while not self._ended.wait(self.seconds / NUM_LOOKS):
+            position = self._position
+            now = position() if position is not None else None
+            looks = looks + 1 if now is not None and now == before else 0
+            before = now
+            if looks < NUM_LOOKS:
+                self._tell(".")
+            elif looks == NUM_LOOKS:
+                self._end()
+
+    def _end(self) -> None:
+        """Say what hangs where, and interrupt it."""
+        innermost = sys._current_frames().get(self._thread_id)
+        hanging = _environment(innermost)
+        where = self.env_id if hanging is None else hanging.where()
+        line = f"{Path(innermost.f_code.co_filename).name}, line {innermost.f_lineno}" if innermost else "unknown code"
+        words = self._words(where, f"in {line}")
+        self._tell("!" + f"{words}. {self._saved}".replace("\n", " "))
+        if self.interrupt is not None:
+            self.interrupt(FaultyEnvironmentError(words))
+
+    def _words(self, where: str, how: str) -> str:
+        return (
+            f"{where} has not answered for {self.seconds:g} s, {how} (where a step may take longer, use --env-timeout"
+            " SECONDS, or none)"
+        )
+
+    @property
+    def _saved(self) -> str:
+        return f"What was saved is intact: go on with `trpl resume {self.folder}`"
+
+    def _tell(self, line: str) -> None:
+        if self._guard is not None:
+            with contextlib.suppress(OSError, ValueError):  # a guard that is gone or stopped: the thread still watches
+                os.write(self._guard.stdin.fileno(), f"{line}\n".encode())
+
+
+def _environment(frame: FrameType | None) -> Environment | None:
+    """The environment that a frame or one of its callers is a method of."""
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Environment):
+            return owner
+        frame = frame.f_back
+    return None
+
+
+@contextlib.contextmanager
+def _blocked_signals() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

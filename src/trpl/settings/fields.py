@@ -1,0 +1,104 @@
+"""Settings as fields of frozen dataclasses: type, default, help, range and search range in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from trpl.errors import ConfigError
+from trpl.messages import nearest
+from trpl.settings.search import Range
+
+LARGEST_INT = 10**12
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a name", dict: "values by name"}
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] = (),
+    optional: bool = False,
+    search: Range | None = None,
+    hash: bool | None = None,
+) -> Any:
+    """Declare a setting: a field of a frozen dataclass with its help text and rules.
+
+    Args:
+        default: Its value where neither a preset nor the caller gives one.
+        help: What it means, for the command line and for messages.
+        above: The value must be larger than this; `least`, `below` and `most` likewise.
+        least: The value must be at least this.
+        below: The value must be smaller than this.
+        most: The value must be at most this.
+        choices: The only values there are.
+        optional: Whether None is a value: the setting can be switched off.
+        search: Where `trpl tune` looks for better values; settings without a range are left alone.
+        hash: As of `dataclasses.field`; False for values that cannot be hashed.
+    """
+    rules = {"above": above, "least": least, "below": below, "most": most}
+    limits = {name: limit for name, limit in rules.items() if limit is not None}
+    metadata = {"help": help, "limits": limits, "choices": choices, "optional": optional, "search": search}
+    made = {"default_factory": dict} if default == {} else {"default": default}
+    return dataclasses.field(**made, metadata=metadata, hash=hash)
+
+
+def plain_type(field: dataclasses.Field, owner: type) -> type:
+    """Find the type of a setting's value, `X | None` counted as X."""
+    hint = typing.get_type_hints(owner)[field.name]
+    members = [t for t in typing.get_args(hint) if t is not types.NoneType]
+    return members[0] if isinstance(hint, types.UnionType) else typing.get_origin(hint) or hint
+
+
+def checked(field: dataclasses.Field, owner: type, value: Any, *, method: str) -> Any:
+    """Give a setting's value in its declared type, or refuse it in words."""
+    name, rules = field.name, field.metadata
+    if value is None:
+        if not rules["optional"]:
+            raise ConfigError(f"method {method!r} needs {name} ({rules['help']})")
+        return None
+    value = _typed(name, value, plain_type(field, owner))
+    if rules["choices"] and value not in rules["choices"]:
+        known = rules["choices"]
+        raise ConfigError(f"{name} {value!r} is not one of {', '.join(known)}{nearest(value, known)}")
+    for number in value if isinstance(value, tuple) else (value,):
+        _check_range(name, number, rules["limits"])
+    return value
+
+
+def _typed(name: str, value: Any, wanted: type) -> Any:
+    for number in value if isinstance(value, tuple | list) else (value,):
+        if type(number) is int and abs(number) > LARGEST_INT:
+            raise ConfigError(f"{name} must be at most {LARGEST_INT:g}")
+    if wanted is float and type(value) is int:
+        return float(value)
+    if wanted is tuple:
+        if isinstance(value, tuple | list) and value and all(type(v) is int for v in value):
+            return tuple(value)
+        raise ConfigError(f"{name} wants one or more whole numbers, not {value!r}")
+    if type(value) is not wanted:
+        raise ConfigError(f"{name} wants {WORDS[wanted]}, not {value!r}")
+    return value
+
+
+def _check_range(name: str, value: Any, limits: Mapping[str, float]) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{name} must be a finite number, not {value}")
+    tests = {
+        "above": (lambda v, limit: v > limit, "above"),
+        "least": (lambda v, limit: v >= limit, "at least"),
+        "below": (lambda v, limit: v < limit, "below"),
+        "most": (lambda v, limit: v <= limit, "at most"),
+    }
+    for rule, limit in limits.items():
+        holds, words = tests[rule]
+        if not holds(value, limit):
+            raise ConfigError(f"{name} must be {words} {limit:g}, not {value:g}")

@@ -1,0 +1,53 @@
+"""Compact records: what reports read of a finished run, small enough for a repository."""
+
+import gzip
+import os
+import shutil
+from pathlib import Path
+
+from trpl.errors import RunError
+from trpl.runs import records
+from trpl.runs.folder import CONFIG, EVALUATIONS, METRICS, TIMINGS, place_of, read_config
+
+
+def compact(run: str | Path, results: str | Path, *, place: str | Path | None = None) -> Path:
+    """Copy a run's records to `results`/`place` (<env>/<method>/seed-<n> by default), whole or not at all.
+
+    `config.json` as it is; metrics, evaluations and timings gzipped, the same bytes for the same records. What was
+    there before is replaced.
+    """
+    run = Path(run)
+    config = read_config(run)
+    last = [line["epoch"] for line in records.read(run, METRICS)[-1:]]
+    if last != [config.num_epochs]:
+        done = last[0] if last else 0
+        raise RunError(f"{run} has done {done} of {config.num_epochs} epochs: only finished runs are compacted")
+    final = Path(results) / (place or place_of(config))
+    temporary = final.with_name(f".{final.name}-{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    shutil.copyfile(run / CONFIG, temporary / CONFIG)
+    for name in (METRICS, EVALUATIONS, TIMINGS):
+        if (run / name).exists():
+            (temporary / f"{name}.gz").write_bytes(gzip.compress((run / name).read_bytes(), mtime=0))
+    if _same(temporary, final):
+        shutil.rmtree(temporary)
+        return final
+    if final.exists():
+        aside = temporary.with_name(f"{temporary.name}-old")
+        final.rename(aside)
+        temporary.rename(final)
+        shutil.rmtree(aside)
+    else:
+        temporary.rename(final)
+    return final
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two folders hold the same files with the same bytes."""
+    if not other.is_dir():
+        return False
+    names = sorted(path.name for path in one.iterdir())
+    return names == sorted(path.name for path in other.iterdir()) and all(
+        (one / name).read_bytes() == (other / name).read_bytes() for name in names
+    )

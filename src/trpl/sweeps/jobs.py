@@ -1,0 +1,150 @@
+"""A job of a sweep: one run in its folder, done by a process of its own, here or on a node of a cluster.
+
+The process runs what `trpl train` and `trpl resume` run, on one thread, and writes to `log.txt` in the run folder. It
+stops, saving, when its standard input is closed, so it never outlives whoever started it. Whether a run is finished is
+read from its folder and nowhere else: that is why a sweep can be killed and started again.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trpl.errors import ConfigError
+from trpl.methods.registry import config_from_json, plugins
+from trpl.policies.storage import checkpoint_folders
+from trpl.runs.compiling import cache_variables, one_thread_flags
+from trpl.runs.folder import LOG, is_run, read_config
+from trpl.settings.config import Config, differing
+from trpl.sweeps.plan import overrides_of
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NPROC",
+)  # XLA's
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be done: its configuration, its folder, and where compiled code may be kept for runs like it."""
+
+    config: Config
+    folder: Path
+    compiled: Path
+
+    @property
+    def name(self) -> str:
+        variant = self.folder.parent.name
+        shown = "" if variant == self.config.method else f" {variant}"
+        return f"{self.config.method}{shown} {self.config.env_id} seed {self.config.seed}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / LOG
+
+    @property
+    def finished(self) -> bool:
+        """Whether the checkpoint after the last epoch is there, which is the last thing training writes."""
+        newest = next(iter(checkpoint_folders(self.folder)), None)
+        return newest is not None and int(newest.name) >= self.config.num_epochs
+
+    def to_json(self) -> dict[str, Any]:
+        return {"config": self.config.to_json(), "folder": str(self.folder), "compiled": str(self.compiled)}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Job":
+        return cls(config_from_json(values["config"]), Path(values["folder"]), Path(values["compiled"]))
+
+
+def check_folder(job: Job) -> None:
+    """Refuse a folder that holds a run of another configuration, naming the difference."""
+    if not is_run(job.folder):
+        return
+    found = read_config(job.folder)
+    for name in differing(job.config, found):
+        raise ConfigError(
+            f"{job.folder} holds a run with {name} {found.get(name)!r}, this sweep wants {job.config.get(name)!r}: "
+            "give another --out, or remove it"
+        )
+
+
+def command(job: Job) -> list[str]:
+    """The words after `trpl` that start the run, or go on with it."""
+    extra = [f"--plugin={word}" for word in plugins()]
+    if is_run(job.folder):
+        return ["resume", str(job.folder), *extra]
+    config = job.config
+    return ["train", config.method, config.env_id, "--out", str(job.folder), *options(overrides_of(config)), *extra]
+
+
+def options(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as options of the command line."""
+    words = []
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, tuple | list):
+            words += [f"--{flag}", *map(str, value)]
+        else:
+            words.append(f"--{flag}={'none' if value is None else value}")
+    return words
+
+
+def environment(compiled: Path) -> dict[str, str]:
+    """Give this process's variables, with one thread everywhere and a place for code compiled on this machine."""
+    threads = dict.fromkeys(THREAD_VARIABLES, "1")
+    return {**os.environ, **threads, "XLA_FLAGS": one_thread_flags(), **cache_variables(compiled)}
+
+
+def start_worker(
+    words: list[str], *, log: Path, compiled: Path, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen:
+    """A process that runs `trpl WORDS` on one thread, output added to `log`; it stops when its input is closed.
+
+    `variables` are added to its environment: what must not stand in a command. It has a session of its own, so that
+    Ctrl-C reaches only whoever started it.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as out:
+        out.write(f"$ trpl {shlex.join(words)}\n".encode())
+        out.flush()
+        return subprocess.Popen(
+            [sys.executable, "-m", "trpl.worker", *words],
+            env={**environment(compiled), **(variables or {})},
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def start_job(job: Job) -> subprocess.Popen:
+    return start_worker(command(job), log=job.log, compiled=job.compiled)
+
+
+def release(process: subprocess.Popen) -> None:
+    """Ask a worker to save and stop."""
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def ended_badly(code: int) -> str:
+    """What an exit code says, in words."""
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def log_tail(log: Path, *, num_lines: int = 15) -> str:
+    """The last lines a job wrote."""
+    if not log.exists():
+        return "(it wrote no log)"
+    with open(log, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 16_384))
+        return "\n".join(file.read().decode(errors="replace").splitlines()[-num_lines:])

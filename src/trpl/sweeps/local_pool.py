@@ -1,0 +1,51 @@
+"""Jobs on this machine: a process each, as many at a time as asked for."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+
+from trpl.sweeps.jobs import Job, ended_badly, release, start_job
+
+POLL_SECONDS = 0.05
+
+
+class LocalPool:
+    """Runs jobs as processes of this machine."""
+
+    def __init__(self, *, num_workers: int):
+        self.num_workers = num_workers
+        self._processes: dict[Job, subprocess.Popen] = {}
+
+    def has_room(self) -> bool:
+        return len(self._processes) < self.num_workers
+
+    def start(self, job: Job) -> None:
+        self._processes[job] = start_job(job)
+
+    def running(self) -> set[Job]:
+        return set(self._processes)
+
+    def ended(self, *, timeout: float) -> list[tuple[Job, str]]:
+        """Jobs that ended, each with what went wrong ("" if nothing did); waits for the first for `timeout` seconds."""
+        until = time.monotonic() + timeout
+        while not (found := list(self._collect())) and self._processes and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+        return found
+
+    def _collect(self) -> Iterator[tuple[Job, str]]:
+        for job, process in list(self._processes.items()):
+            code = process.poll()
+            if code is not None:
+                release(process)
+                del self._processes[job]
+                yield job, ended_badly(code) if code else ""
+
+    def stop(self) -> None:
+        """Ask every job to save and stop."""
+        for process in self._processes.values():
+            release(process)
+
+    def kill(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()

@@ -1,0 +1,254 @@
+"""What a sweep runs: methods × tasks × variants × seeds, from a named preset or a TOML file.
+
+    methods = ["kl", "ppo"]            # a run per method, task, variant and seed
+    tasks = ["Hopper-v4", "Walker2d-v4"]
+    seeds = 10                         # 0 … 9, or a list of seeds; 1 if absent
+
+    [settings]                         # any value of the configuration, for every run;
+    total_steps = 1_000_000            # "none" switches off a setting that can be off; as_released = true
+    [task."Hopper-v4"]                 # for one task,
+    eval_episodes = 10
+    [method.kl]                        # for one method (stronger than the task's),
+    mean_bound = 0.05
+    [variant.small]                    # and for one variant, strongest of all: each method runs once per variant
+    hidden_sizes = [32, 32]
+
+What a file does not say is the paper's preset of method and task. The same file is a preset for a single run:
+`trpl train kl Hopper-v4 --preset FILE` uses its values for that method and task.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trpl.errors import ConfigError
+from trpl.messages import nearest
+from trpl.methods.registry import find, settings
+from trpl.presets import named_sweeps, preset
+from trpl.presets.preset import check_overrides
+from trpl.settings.config import Config, differing
+
+Values = Mapping[str, Any]
+VARIANT = re.compile(r"[\w=,+-][\w.=,+ -]{0,99}")
+MOST_SEEDS = 10_000
+KEYS = ("methods", "tasks", "seeds", "settings", "task", "method", "variant")
+NOT_IN_FILES = ("method", "env_id", "seed")  # said by methods, tasks and seeds, never as settings
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A file's content, checked."""
+
+    methods: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    settings: Values = field(default_factory=dict)
+    task: Mapping[str, Values] = field(default_factory=dict)
+    method: Mapping[str, Values] = field(default_factory=dict)
+    variant: Mapping[str, Values] = field(default_factory=dict)
+
+    def overrides(self, method: str, env_id: str) -> dict[str, Any]:
+        """What the file sets for a method on a task, variants apart."""
+        return {**self.settings, **self.task.get(env_id, {}), **self.method.get(method, {})}
+
+
+class PlannedRun(NamedTuple):
+    config: Config
+    folder: Path  # relative to the sweep's folder
+
+
+def planned_runs(name: str, *, seeds: Sequence[int] | None = None, overrides: Values | None = None) -> list[PlannedRun]:
+    """The runs of a named sweep or a TOML file, the first seed of everything first.
+
+    `seeds` and `overrides` (of the command line) are stronger than the file's. Runs of one method on one task that
+    differ by more than the seed get a folder per variant: its name in the file, or the settings that differ.
+    """
+    overrides = dict(overrides or {})
+    check_overrides(overrides)
+    sweeps = named_sweeps()
+    if name in sweeps:
+        configs = [_changed(config, overrides) for config in sweeps[name].configs]
+        variants, seeds = _difference_names(configs), seeds or (0,)
+    elif Path(name).suffix == ".toml":
+        plan = read_plan(name)
+        for wanted in ("methods", "tasks"):
+            if not getattr(plan, wanted):
+                raise ConfigError(f'{name} says no {wanted}: a sweep needs {wanted} = ["..."]')
+        found = [
+            (preset(method, env_id, **plan.overrides(method, env_id) | dict(changes) | overrides), variant)
+            for env_id in plan.tasks
+            for method in plan.methods
+            for variant, changes in (plan.variant or {"": {}}).items()
+        ]
+        configs, variants = [config for config, _ in found], [variant for _, variant in found]
+        seeds = seeds or plan.seeds
+    else:
+        raise ConfigError(
+            f"there is no sweep {name!r}{nearest(name, sweeps)}; give a .toml file or one of {', '.join(sweeps)}"
+        )
+    runs = [
+        PlannedRun(config.replace(seed=seed), Path(config.env_id, config.method, variant, f"seed-{seed}"))
+        for seed in seeds
+        for config, variant in zip(configs, variants, strict=True)
+    ]
+    if len({run.folder for run in runs}) < len(runs):
+        raise ConfigError(f"{name}: two runs are the same; each method, task, variant and seed once")
+    return runs
+
+
+def read_plan(path: str | Path) -> Plan:
+    """A sweep or preset file; unknown keys are refused with the nearest right one."""
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    try:
+        return _plan(content)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def preset_overrides(path: str | Path, method: str, env_id: str) -> dict[str, Any]:
+    """What a preset file sets for one method on one task."""
+    plan = read_plan(path)
+    if plan.variant:
+        raise ConfigError(f"{path} has variants ({', '.join(plan.variant)}), which only a sweep can run")
+    if plan.methods and method not in plan.methods and method not in plan.method:
+        raise ConfigError(f"{path} is for {', '.join(plan.methods)}, not for {method}")
+    return plan.overrides(method, env_id)
+
+
+def preset_text(config: Config, *, base: Config, comment: str = "") -> str:
+    """A preset file that turns `base`, the paper's preset, into `config`; the seed is left out."""
+    changed = [name for name in differing(config, base, apart_from=NOT_IN_FILES) if name in config.names()]
+    lines = [f"# {line}" for line in comment.splitlines()]
+    lines += [f"methods = [{_toml(config.method)}]", f"tasks = [{_toml(config.env_id)}]"]
+    lines += ["", f"[method.{config.method}]"]
+    lines += [f"{name} = {_toml(getattr(config, name))}" for name in changed]
+    return "\n".join(lines) + "\n"
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """The text "10" is the seeds 0 … 9, "3,5" those two, "10:20" from 10 up to but without 20."""
+    try:
+        if "," in text:
+            seeds: Sequence[int] = [int(part) for part in text.split(",") if part.strip()]
+        elif ":" in text:
+            first, end = map(int, text.split(":"))
+            seeds = range(first, end)
+        else:
+            seeds = range(int(text))
+        seeds = tuple(seeds[: MOST_SEEDS + 1])
+    except (ValueError, OverflowError):
+        seeds = ()
+    if not 0 < len(seeds) <= MOST_SEEDS or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ConfigError(f'seeds {text!r}: give how many ("10"), which ("3,5") or a range ("10:20")')
+    return seeds
+
+
+def overrides_of(config: Config) -> dict[str, Any]:
+    """The fewest settings that make the preset of `config`'s method and task into `config`."""
+    found: dict[str, Any] = {}
+    while True:  # one setting may bring others with it (a schedule its temperature), which then need setting back
+        reached = preset(config.method, config.env_id, **found)
+        missing = {name: config.get(name) for name in differing(config, reached, apart_from=())}
+        if not missing:
+            return found
+        found |= missing
+
+
+def _changed(config: Config, overrides: Values) -> Config:
+    """`config` with `overrides`, which bring with them what they imply, as on the command line of one run."""
+    return preset(config.method, config.env_id, **{**overrides_of(config), **overrides})
+
+
+def _difference_names(configs: Sequence[Config]) -> list[str]:
+    """For each configuration what tells it from others of its method and task; empty where it is the only one."""
+    names = []
+    for config in configs:
+        alike = [c for c in configs if (c.env_id, c.method) == (config.env_id, config.method)]
+        apart = dict.fromkeys(name for other in alike for name in differing(config, other))
+        given = [(name, config.get(name)) for name in config.names() if name in apart]
+        names.append(",".join(f"{name}={_word(value)}" for name, value in given if value is not None))
+    return names
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _plan(content: Mapping[str, Any]) -> Plan:
+    for key in content:
+        if key not in KEYS:
+            hint = f"; put it under [settings]: {key}" if key in settings() else nearest(key, KEYS)
+            raise ConfigError(f"there is no key {key!r} in a sweep file{hint}")
+    tables = {key: _table(content, key) for key in ("task", "method", "variant")}
+    for method in (*tables["method"], *_names(content, "methods")):
+        find(method)
+    for variant in tables["variant"]:
+        if not VARIANT.fullmatch(variant) or variant.startswith("seed-"):
+            raise ConfigError(f"variant {variant!r} cannot name a folder")
+    return Plan(
+        methods=_names(content, "methods"),
+        tasks=_names(content, "tasks"),
+        seeds=_seeds(content.get("seeds", 1)),
+        settings=_settings(content.get("settings", {}), "settings"),
+        **{key: {n: _settings(v, f"{key}.{n}") for n, v in table.items()} for key, table in tables.items()},
+    )
+
+
+def _names(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    found = content.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ConfigError(f'{key} wants a list of names, ["...", "..."], not {found!r}')
+    return tuple(found)
+
+
+def _seeds(found: Any) -> tuple[int, ...]:
+    if type(found) is int and 1 <= found <= MOST_SEEDS:
+        return tuple(range(found))
+    if isinstance(found, list) and found and all(type(seed) is int and seed >= 0 for seed in found):
+        return tuple(found)
+    raise ConfigError(f"seeds wants how many (at most {MOST_SEEDS}), or a list of seeds, not {found!r}")
+
+
+def _table(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = content.get(key, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{key} wants tables [{key}.NAME], not {found!r}")
+    return found
+
+
+def _settings(found: Any, where: str) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise ConfigError(f"[{where}] wants settings by name, not {found!r}")
+    try:
+        check_overrides(found)
+    except ConfigError as error:
+        raise ConfigError(f"in [{where}] {error}") from error
+    for name in set(found).intersection(NOT_IN_FILES):
+        raise ConfigError(f"in [{where}] {name} is not a setting: methods, tasks and seeds say it")
+    return {name: _switched_off(name, value) for name, value in found.items()}
+
+
+def _switched_off(name: str, value: Any) -> Any:
+    """None for "none" where a setting can be off, since TOML has no null."""
+    return None if value == "none" and name in settings() and settings()[name].metadata["optional"] else value
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return '"none"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)  # strings, numbers and booleans are spelled alike in TOML

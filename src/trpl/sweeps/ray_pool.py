@@ -1,0 +1,89 @@
+"""Jobs on a Ray cluster: the same process per job, started by a Ray task on whichever node has a free CPU.
+
+Run folders must be on a path that all nodes share, and `trpl` must be installed on each. Ray schedules; whether a job
+is tried again is the sweep's decision, so tasks are not retried here.
+"""
+
+import socket
+import subprocess
+from dataclasses import replace
+from typing import Any
+
+import ray
+
+from trpl.errors import RunError
+from trpl.sweeps.jobs import Job, ended_badly, release, start_job
+
+
+def run_job(values: dict[str, Any]) -> int:
+    """On a node: do a job and return its exit code; a cancelled task asks the process to save and stop."""
+    process = start_job(Job.from_json(values))
+    try:
+        return process.wait()
+    finally:
+        release(process)
+        process.wait()
+
+
+class RayPool:
+    """Runs jobs as tasks of a Ray cluster; all of them are handed over at once unless `num_workers` says how many."""
+
+    def __init__(self, *, address: str, num_workers: int | None = None):
+        self.num_workers = num_workers
+        try:
+            check_reachable(address)
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise RunError(f"no Ray cluster at {address!r}: {error}") from error
+        self._task = ray.remote(num_cpus=1, max_retries=0)(run_job)
+        self._jobs: dict[ray.ObjectRef, Job] = {}
+        self._log_sizes: dict[Job, int] = {}
+
+    def has_room(self) -> bool:
+        return self.num_workers is None or len(self._jobs) < self.num_workers
+
+    def start(self, job: Job) -> None:
+        self._log_sizes[job] = _size(job)
+        shared = replace(job, folder=job.folder.resolve(), compiled=job.compiled.resolve())
+        self._jobs[self._task.remote(shared.to_json())] = job
+
+    def running(self) -> set[Job]:
+        """Jobs that a node has begun with: their logs have grown since they were handed over."""
+        return {job for job in self._jobs.values() if _size(job) > self._log_sizes[job]}
+
+    def ended(self, *, timeout: float) -> list[tuple[Job, str]]:
+        """Jobs that ended, each with what went wrong ("" if nothing did); waits for the first for `timeout` seconds."""
+        if not self._jobs:
+            return []
+        ready, _ = ray.wait(list(self._jobs), num_returns=1, timeout=timeout)
+        return [(self._jobs.pop(reference), _failure(reference)) for reference in ready]
+
+    def stop(self) -> None:
+        """Ask every job to save and stop."""
+        for reference in self._jobs:
+            ray.cancel(reference, force=False)
+
+    def kill(self) -> None:
+        """Leave the cluster, which ends what this sweep still has on it."""
+        ray.shutdown()
+
+
+def check_reachable(address: str) -> None:
+    """Raise OSError unless something answers at host:port, which Ray itself finds out only after minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "://" not in address:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
+def _size(job: Job) -> int:
+    return job.log.stat().st_size if job.log.exists() else 0
+
+
+def _failure(reference: Any) -> str:
+    try:
+        code = ray.get(reference)
+    except (ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError) as error:
+        return f"lost its node or worker ({type(error).__name__})"
+    except (ray.exceptions.RayError, subprocess.SubprocessError, OSError) as error:
+        return f"could not be run ({type(error).__name__}: {str(error).strip().splitlines()[-1]})"
+    return ended_badly(code) if code else ""

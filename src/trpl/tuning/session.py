@@ -1,0 +1,146 @@
+"""A tuning session: workers of one thread each on one study, watched from here."""
+
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from trpl.sweeps.jobs import ended_badly, log_tail, options, release, start_worker
+from trpl.methods.registry import plugins
+from trpl.runs.folder import COMPILED
+from trpl.runs.screen import Screen
+from trpl.runs.stopping import stop_requests
+from trpl.sweeps.sweep import NUM_TRIES, num_cores
+from trpl.tuning.study import STORAGE_VARIABLE, Tuning, best_preset, best_trial, count_states, open_study
+
+TICK_SECONDS = 1.0
+NUM_SHOWN = 5  # best trials in the table
+
+
+class TuneResult(NamedTuple):
+    counts: dict[str, int]  # of trials by state
+    best: dict[str, Any] | None  # settings of the best complete trial
+    value: float | None  # its mean return
+    failures: tuple[str, ...]  # of workers, with the ends of their logs
+    stopped: bool
+
+
+def tune(
+    tuning: Tuning, *, workers: int | None = None, best: str | Path | None = None, console: Console | None = None
+) -> TuneResult:
+    """Bring a study to its number of trials with `workers` processes, as many as cores by default.
+
+    Others may work on the same study meanwhile. With `best`, the best trial is written there as a preset file.
+    """
+    study = open_study(tuning)
+    num_workers = min(workers or num_cores(), tuning.num_trials)
+    with StudyTable(console or Console(stderr=True)) as screen:
+        failures, stopped = watch(tuning, study, num_workers=num_workers, screen=screen)
+    found = best_trial(study)
+    if best is not None and found is not None:
+        Path(best).write_text(best_preset(study, tuning))
+    settings, value = (dict(found.params), found.value) if found is not None else (None, None)
+    return TuneResult(count_states(study), settings, value, tuple(failures), stopped)
+
+
+def watch(tuning: Tuning, study: Any, *, num_workers: int, screen: "StudyTable") -> tuple[list[str], bool]:
+    """Keep workers going until they find nothing more to do; one that crashes is started again once."""
+    processes: dict[int, subprocess.Popen] = {}
+    tries = dict.fromkeys(range(num_workers), 0)
+    failures: list[str] = []
+
+    def start(worker: int) -> None:
+        words = [*command(tuning), f"--as-worker={worker}"]
+        processes[worker] = start_worker(
+            words,
+            log=log_of(tuning, worker),
+            compiled=tuning.out / COMPILED,
+            variables={STORAGE_VARIABLE: tuning.storage} if tuning.storage else {},
+        )
+
+    with stop_requests() as stop:
+        try:
+            for worker in tries:
+                start(worker)
+            while processes:
+                time.sleep(TICK_SECONDS)
+                for worker, process in list(processes.items()):
+                    if stop.is_set() and process.stdin is not None and not process.stdin.closed:
+                        release(process)
+                    if process.poll() is None:
+                        continue
+                    del processes[worker]
+                    release(process)
+                    tries[worker] += 1
+                    if process.returncode and not stop.is_set():
+                        if tries[worker] < NUM_TRIES:
+                            start(worker)
+                        else:
+                            log = log_of(tuning, worker)
+                            reason = ended_badly(process.returncode)
+                            failures.append(f"worker {worker} {reason}; the end of {log}:\n{log_tail(log)}")
+                screen.show(study)
+        except BaseException:
+            for process in processes.values():
+                process.kill()
+            raise
+        return failures, stop.is_set()
+
+
+def command(tuning: Tuning) -> list[str]:
+    """The words after `trpl` for a worker; the database's address, which may hold a password, is not among them."""
+    where = [f"--study={tuning.study_name}", f"--out={tuning.out}", f"--heartbeat={tuning.heartbeat}"]
+    amount = [f"--trials={tuning.num_trials}", f"--seeds={tuning.num_seeds}"]
+    extra = [f"--plugin={word}" for word in plugins()]
+    return ["tune", tuning.method, tuning.env_id, *amount, *where, *options(tuning.fixed), *extra]
+
+
+def log_of(tuning: Tuning, worker: int) -> Path:
+    return tuning.folder / f"worker-{worker}.log"
+
+
+class StudyTable(Screen):
+    """Shows the best trials: a live table on a terminal, a line per change in a log."""
+
+    def __init__(self, console: Console):
+        super().__init__(console)
+        self._last = ""
+
+    def show(self, study: Any) -> None:
+        best = best_trial(study)
+        counts = ", ".join(f"{count} {name}" for name, count in count_states(study).items())
+        line = f"trials: {counts}; best {'-' if best is None else f'{best.value:.1f} (trial {best.number})'}"
+        if self.live is not None:
+            self.draw(table(study.get_trials(deepcopy=False), title=line))
+        elif line != self._last:
+            self.say(line)
+        self._last = line
+
+
+def table(trials: Sequence[Any], *, title: str) -> Table:
+    """The best complete trials with their settings."""
+    complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    shown = sorted(complete, key=lambda trial: -trial.value)[:NUM_SHOWN]
+    found = Table(title=title, title_justify="left")
+    for heading in ("setting", *(f"trial {trial.number}" for trial in shown)):
+        found.add_column(heading)
+    found.add_row("mean return", *(f"{trial.value:.1f}" for trial in shown))
+    for name in shown[0].params if shown else ():
+        cells = [trial.params.get(name) for trial in shown]
+        found.add_row(name, *(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
+    return found
+
+
+def summary(result: TuneResult) -> str:
+    counts = ", ".join(f"{count} {name}" for name, count in result.counts.items() if count)
+    lines = [f"trials: {counts}"]
+    if result.best is not None:
+        lines += [f"best mean return {result.value:.1f} with", *(f"  {name} = {v}" for name, v in result.best.items())]
+    lines += result.failures
+    if result.stopped:
+        lines += ["stopped before the end; the same command goes on"]
+    return "\n".join(lines)

@@ -1,0 +1,302 @@
+"""Tuning with Optuna: many workers on one study, several seeds per trial, bad trials ended early.
+
+A trial trains every seed in step and reports the mean over seeds of their last 20 evaluations; the pruner compares that
+running mean with other trials' at the same epoch. The study is in a database and the runs are in folders, so a study
+that was stopped or killed goes on: an interrupted trial is marked failed and put back, and its runs continue from their
+checkpoints.
+"""
+
+import os
+import re
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import sqlalchemy
+from optuna.trial import FrozenTrial, TrialState
+
+from trpl.errors import ConfigError, RunError
+from trpl.settings.config import NOT_COMPARED, Config
+from trpl.settings.search import Choice, Range, Real
+from trpl.tuning.space import inside, space_of
+from trpl.sweeps.plan import preset_text
+from trpl.presets import preset
+from trpl.runs.stopping import stop_requests
+from trpl.tuning.trials import SeedRuns, Stopped
+from trpl.rollouts.environments import FaultyEnvironmentError
+
+NUM_TRIES = 2
+STORAGE_VARIABLE = "TRPL_STORAGE"  # the database where no --storage is given
+# Attributes of trials.
+SURPLUS, CRASHES, FOLDER, WORKER, BROKEN = "surplus", "crashes", "folder", "worker", "broken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What is tuned, with what, and where it is kept."""
+
+    method: str
+    env_id: str
+    num_trials: int  # of the study in all, those of earlier sessions and of other workers counted
+    num_seeds: int = 3
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # settings not searched
+    out: Path = Path("tuning")
+    study: str = ""
+    storage: str = ""
+    heartbeat: int = 15  # seconds; a trial without a sign of life for four of them is taken for dead
+
+    @property
+    def base(self) -> Config:
+        """What a trial starts from: the paper's preset with the fixed settings."""
+        return preset(self.method, self.env_id, **self.fixed)
+
+    @property
+    def study_name(self) -> str:
+        return self.study or f"{self.method}-{self.env_id}"
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.study_name.replace("/", "-")
+
+    @property
+    def url(self) -> str:
+        return database_url(self.storage or os.environ.get(STORAGE_VARIABLE) or f"sqlite:///{self.out / 'studies.db'}")
+
+    @property
+    def space(self) -> dict[str, Range]:
+        return space_of(self.base, fixed=self.fixed)
+
+
+def database_url(storage: str) -> str:
+    """The URL with the driver this project uses for PostgreSQL; other databases as they are."""
+    scheme, separator, rest = storage.partition("://")
+    if not separator:
+        raise ConfigError(f"storage {storage!r} is not a URL: sqlite:///FILE or postgresql://USER@HOST/DATABASE")
+    return f"postgresql+psycopg://{rest}" if scheme in ("postgresql", "postgres") else storage
+
+
+def without_password(url: str) -> str:
+    return re.sub(r"(://[^:@/]*):[^@]*@", r"\1:...@", url)
+
+
+def open_study(tuning: Tuning, *, worker: int = 0) -> optuna.Study:
+    """The study, made if it is not there; refused if it was made with other settings."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if tuning.url.startswith("sqlite:///"):
+        tuning.out.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        storage = open_database(tuning)
+        study = optuna.create_study(
+            storage=storage, study_name=tuning.study_name, direction="maximize", load_if_exists=True
+        )
+        num_trials = len(study.get_trials(deepcopy=False))
+        seed = np.random.SeedSequence([tuning.base.seed, num_trials, worker]).generate_state(1)[0]
+        study.sampler = optuna.samplers.TPESampler(seed=int(seed))  # not the same draws again when a study goes on
+    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=tuning.base.num_epochs // 5)
+    check_study(study, tuning)
+    return study
+
+
+def open_database(tuning: Tuning) -> optuna.storages.RDBStorage:
+    """The storage; opened again should it fail, since two that make the tables at once get in each other's way."""
+    sqlite = tuning.url.startswith("sqlite")
+    for tries_left in reversed(range(NUM_TRIES)):
+        try:
+            storage = optuna.storages.RDBStorage(
+                tuning.url,
+                engine_kwargs={"connect_args": {"timeout": 60}} if sqlite else None,
+                heartbeat_interval=tuning.heartbeat,
+                grace_period=4 * tuning.heartbeat,
+                heartbeat_stale_trial_callback=lambda study, trial: put_back(study, trial, crashed=True),
+            )
+        except Exception as error:
+            if not tries_left:
+                reason = str(error).strip().splitlines()[0]
+                raise RunError(f"the database {without_password(tuning.url)} cannot be used: {reason}") from error
+            time.sleep(1.0)
+        else:
+            if sqlite:
+                make_transactions_exclusive(storage.engine)
+            return storage
+    raise AssertionError
+
+
+def make_transactions_exclusive(engine: sqlalchemy.Engine) -> None:
+    """Let SQLite lock when a transaction begins, not when it first writes.
+
+    Otherwise two workers may both read that a trial is waiting, and both take it.
+    """
+
+    def connect(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # the driver begins no transactions of its own
+
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    engine.dispose()
+    sqlalchemy.event.listen(engine, "connect", connect)
+    sqlalchemy.event.listen(engine, "begin", begin)
+
+
+def check_study(study: optuna.Study, tuning: Tuning) -> None:
+    """Write down what the study is of, or refuse to go on with one of something else."""
+    about = {**tuning.base.to_json(), "num_seeds": tuning.num_seeds}
+    found = study.user_attrs.get("about")
+    if found is None:
+        study.set_user_attr("about", about)
+        if inside(tuning.space, tuning.base):  # the paper's values first: the best is then never worse
+            study.enqueue_trial({name: getattr(tuning.base, name) for name in tuning.space}, skip_if_exists=True)
+        return
+    for name, value in about.items():
+        if found.get(name) != value and name not in NOT_COMPARED:
+            raise ConfigError(
+                f"study {study.study_name!r} has {name} {found.get(name)!r}, not {value!r}: give another --study"
+            )
+
+
+def work(tuning: Tuning, *, worker: int = 0) -> None:
+    """Do trials until the study has as many as it should, or until SIGTERM or Ctrl-C."""
+    study = open_study(tuning, worker=worker)
+    with stop_requests() as stop:
+        while not stop.is_set():
+            fail_stale_trials(study)
+            counts = count_states(study)
+            taken = sum(counts[state] for state in ("complete", "pruned", "running"))
+            if counts["waiting"] or taken < tuning.num_trials:
+                study.optimize(lambda trial: objective(trial, tuning, stop=stop), n_trials=1, catch=(Surplus, Stopped))
+            elif counts["running"]:
+                stop.wait(min(1.0, tuning.heartbeat))  # others are at the last trials; should they die, it is our turn
+            else:
+                return
+
+
+class Surplus(Exception):
+    """Two workers began the study's last trial at once; this is the second."""
+
+
+def objective(trial: optuna.Trial, tuning: Tuning, *, stop: threading.Event) -> float:
+    """The final return of a trial, mean over seeds, unless it is pruned on the way."""
+    refuse_surplus(trial, tuning)
+    folder = trial.user_attrs.get(FOLDER) or f"trial-{trial.number:05d}"
+    trial.set_user_attr(FOLDER, folder)
+    trial.set_user_attr(WORKER, this_process())
+    try:
+        config = tuning.base.replace(**{name: suggest(trial, name, wanted) for name, wanted in tuning.space.items()})
+        configs = [config.replace(seed=tuning.base.seed + number) for number in range(tuning.num_seeds)]
+        with SeedRuns(configs, tuning.folder / folder) as runs:
+            return follow(trial, runs, stop=stop)
+    except (optuna.TrialPruned, Surplus):
+        raise
+    except BaseException as error:
+        frozen = next(t for t in trial.study.get_trials(deepcopy=False) if t.number == trial.number)
+        put_back(trial.study, frozen, crashed=not isinstance(error, Stopped))
+        raise
+
+
+def follow(trial: optuna.Trial, runs: SeedRuns, *, stop: threading.Event) -> float:
+    """Report every score to the pruner; training that breaks down counts as pruned: the sampler learns from it."""
+    value = float("-inf")
+    try:
+        for epoch, value in runs.scores(stop=stop):
+            trial.report(value, epoch)
+            if trial.should_prune():
+                raise optuna.TrialPruned(f"below the median at epoch {epoch}")
+    except (RunError, FaultyEnvironmentError) as error:
+        trial.set_user_attr(BROKEN, str(error))
+        raise optuna.TrialPruned(str(error)) from error
+    return value
+
+
+def suggest(trial: optuna.Trial, name: str, wanted: Range) -> Any:
+    if isinstance(wanted, Choice):
+        return trial.suggest_categorical(name, list(wanted.options))
+    if isinstance(wanted, Real):
+        return trial.suggest_float(name, wanted.low, wanted.high, log=wanted.log)
+    return trial.suggest_int(name, wanted.low, wanted.high, log=wanted.log)
+
+
+def refuse_surplus(trial: optuna.Trial, tuning: Tuning) -> None:
+    before = [t for t in trial.study.get_trials(deepcopy=False) if t.number < trial.number]
+    if sum(t.state != TrialState.FAIL for t in before) >= tuning.num_trials:
+        trial.set_user_attr(SURPLUS, True)
+        raise Surplus
+
+
+def put_back(study: optuna.Study, trial: FrozenTrial, *, crashed: bool) -> None:
+    """Let a trial that did not end be done again by whoever is free, from its checkpoints; twice crashed is enough."""
+    crashes = trial.user_attrs.get(CRASHES, 0) + crashed
+    if crashes < NUM_TRIES and trial.params and FOLDER in trial.user_attrs:
+        study.enqueue_trial(trial.params, user_attrs={FOLDER: trial.user_attrs[FOLDER], CRASHES: crashes})
+
+
+def fail_stale_trials(study: optuna.Study) -> None:
+    """Fail and put back trials whose worker is gone, as missing heartbeats tell or, on this machine, its process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        optuna.storages.fail_stale_trials(study)
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        if is_gone(trial.user_attrs.get(WORKER, "")):
+            try:
+                study.tell(trial.number, state=TrialState.FAIL)
+            except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
+                continue  # another worker noticed first
+            put_back(study, trial, crashed=True)
+
+
+def this_process() -> str:
+    return f"{socket.gethostname()} {os.getpid()}"
+
+
+def is_gone(worker: str) -> bool:
+    """Whether a worker was a process of this machine that is no more."""
+    host, _, pid = worker.rpartition(" ")
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+def count_states(study: optuna.Study) -> dict[str, int]:
+    """How many trials are complete, pruned, running, waiting and failed (put back ones and surplus ones included)."""
+    found = [trial.state for trial in study.get_trials(deepcopy=False)]
+    names = {state: "failed" if state == TrialState.FAIL else state.name.lower() for state in TrialState}
+    return {name: found.count(state) for state, name in names.items()}
+
+
+def best_preset(study: optuna.Study, tuning: Tuning) -> str:
+    """The best trial as a preset file for `trpl train --preset` and `trpl sweep`."""
+    best = best_trial(study)
+    if best is None:
+        raise RunError(f"study {study.study_name!r} has no complete trial yet")
+    counts = count_states(study)
+    source = (
+        f"trpl tune: trial {best.number} of study {study.study_name!r}, mean return {best.value:.1f} over "
+        f"{tuning.num_seeds} seeds, the best of {counts['complete']} complete and {counts['pruned']} pruned trials"
+    )
+    config = tuning.base.replace(**best.params, source=source)
+    return preset_text(config, base=preset(tuning.method, tuning.env_id), comment=f"Written by trpl tune at {_now()}.")
+
+
+def best_trial(study: optuna.Study) -> FrozenTrial | None:
+    """The complete trial with the highest mean return."""
+    try:
+        return study.best_trial
+    except ValueError:  # none is complete
+        return None
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
