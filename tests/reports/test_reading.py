@@ -6,8 +6,8 @@ import pytest
 from synthetic_runs import run_config, write_run, write_runs
 
 from trpl.errors import RecordError
-from trpl.reports import reading
 from trpl.reports.reading import find_runs, read_run, read_runs
+from trpl.runs import records
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_files_from_elsewhere_are_refused_in_words(tmp_path, name, content, word
 
 
 def test_a_packed_file_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "LARGEST_FILE", 1 << 20)
+    monkeypatch.setattr(records, "LARGEST_FILE", 1 << 20)
     folder = write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, 30), zipped=True)
     (folder / "metrics.jsonl.gz").write_bytes(gzip.compress(bytes(1 << 24)))
     with pytest.raises(RecordError, match="larger than 1 MiB"):

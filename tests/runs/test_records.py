@@ -5,7 +5,7 @@ import json
 import pytest
 import tiny
 
-from trpl.errors import ConfigError, RunError
+from trpl.errors import ConfigError, RecordError, RunError
 from trpl.runs import records
 from trpl.runs import folder as files
 from trpl.sweeps.plan import planned_runs
@@ -16,18 +16,25 @@ def lines(path, *found):
     path.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in found))
 
 
+WHOLE = b'{"config": {"method": "kl", "env_id": "Hopper-v4", "seed": 0, "total_steps": 4096, %s}}'
+
+
 @pytest.mark.parametrize(
     ("content", "error", "words"),
     [
-        (b"", RunError, "cannot be read"),
-        (b"\xff\xfe\x00", RunError, "cannot be read"),
-        (b"[" * 100_000, RunError, "RecursionError"),
-        (b"[]", RunError, "cannot be read"),
-        (b'{"versions": {}}', RunError, "KeyError: 'config'"),
-        (b'{"config": 3}', ConfigError, "settings by name were wanted, not 3"),
-        (b'{"config": {"method": ["kl"]}}', ConfigError, "is not one of kl"),
-        (b'{"config": {"mehtod": "kl"}}', ConfigError, r"config\.json: there is no setting 'mehtod'; did you mean"),
-        (b'{"config": {"method": "trpo", "seed": -1}}', ConfigError, "seed must be at least 0"),
+        (b"", RecordError, "cannot be read"),
+        (b"\xff\xfe\x00", RecordError, "cannot be read"),
+        (b"[" * 100_000, RecordError, "RecursionError"),
+        (b"[]", RecordError, "cannot be read"),
+        (b'{"versions": {}}', RecordError, 'no settings under "config"'),
+        (b'{"config": 3}', RecordError, 'no settings under "config"'),
+        (b'{"config": {"method": ["kl"]}}', RecordError, "method should be of type str"),
+        (b'{"config": {"mehtod": "kl"}}', RecordError, "method should be of type str, found 'None'"),
+        (WHOLE % b'"mean_bond": 1', ConfigError, r"config\.json: there is no setting 'mean_bond'; did you mean"),
+        (WHOLE % b'"plugins": 1, "method": "kk"', ConfigError, "there is no method 'kk'"),
+        (WHOLE % b'"ratio_clip": 0.2', ConfigError, "ratio_clip means nothing to method 'kl'"),
+        (WHOLE % b'"seed": -1', RecordError, "seed or total_steps out of range"),
+        (WHOLE % b'"discount": 2', ConfigError, "discount must be at most 1"),
     ],
 )
 def test_a_config_that_cannot_be_read_says_why(tmp_path, content, error, words):
@@ -101,10 +108,10 @@ def test_a_sweep_file_that_is_no_file(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"{", "line 2: damaged"),
-        (b"\x00\x00", "line 2: damaged"),
-        (b"[" * 100_000, "line 2: damaged"),
-        (b"[1]", "line 2: not a record of an epoch"),
+        (b"{", "line 2: not a JSON record"),
+        (b"\x00\x00", "line 2: not a JSON record"),
+        (b"[" * 100_000, "line 2: not a JSON record"),
+        (b"[1]", "line 2: not a JSON record"),
         (b'{"epoch": "2"}', "line 2: not a record of an epoch"),
         (b'{"epoch": 2, "steps": 64, "kl": "x"}', "line 2: kl should be finite numbers"),
         (b'{"epoch": 2, "steps": 64, "kl": NaN}', "line 2: kl should be finite numbers"),
@@ -118,8 +125,15 @@ def test_damaged_lines_are_named(tmp_path, line, words):
     path = tmp_path / records.EVALUATIONS
     lines(path, {"epoch": 1, "steps": 32, "returns": [1.0]})
     path.write_bytes(path.read_bytes() + line + b"\n")
-    with pytest.raises(RunError, match=words):
-        records.read(path)
+    with pytest.raises(RecordError, match=words):
+        records.read(tmp_path, records.EVALUATIONS)
+
+
+def test_settings_of_other_methods_are_none_in_records_of_earlier_versions(tmp_path):
+    (tmp_path / files.CONFIG).write_bytes(WHOLE % b'"ratio_clip": null, "cg_steps": null, "hidden_sizes": [8]')
+    config = files.read_config(tmp_path)
+    assert config.hidden_sizes == (8,)
+    assert "cg_steps" not in config.to_json()
 
 
 def test_cutting_back_keeps_bytes_and_wants_every_epoch(tmp_path):

@@ -27,14 +27,17 @@ class State(Protocol):
 
 
 class Batch(NamedTuple):
-    """One epoch's experience, time-major [T, N, ...]: a `trpl.rollouts.Rollout` without its finished episodes."""
+    """One epoch's experience, time-major [T, N, ...]: a `trpl.rollouts.Rollout` without its finished episodes.
 
-    observations: Array | np.ndarray
-    next_observations: Array | np.ndarray
-    actions: Array | np.ndarray
-    rewards: Array | np.ndarray
-    terminated: Array | np.ndarray
-    truncated: Array | np.ndarray
+    The arrays are NumPy's until a compiled update takes them.
+    """
+
+    observations: Array
+    next_observations: Array
+    actions: Array
+    rewards: Array
+    terminated: Array
+    truncated: Array
 
     @classmethod
     def of(cls, rollout: Any) -> "Batch":

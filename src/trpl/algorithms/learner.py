@@ -87,7 +87,7 @@ class Learner(Generic[C]):
         value = ValueNetwork(obs_size=obs_size, hidden_sizes=config.hidden_sizes_vf)
         return cls(config, policy, value, adam(config.gradient_clip), value_clip)
 
-    def algorithm(self, improve: Improve, *, passes: Orders[int]) -> Algorithm:
+    def algorithm(self, improve: Improve, *, passes: Orders[int | None]) -> Algorithm:
         """Make an algorithm of `improve`; `passes` says how often each phase goes over the rollout."""
 
         def epoch(state: LearnerState, batch: Batch, orders: Orders[Array]) -> tuple[LearnerState, Metrics]:
@@ -95,7 +95,7 @@ class Learner(Generic[C]):
 
         return Algorithm(self.policy, self.init, self.compiled(epoch, passes=passes))
 
-    def compiled(self, epoch: Callable[[Any, Batch, Any], tuple[Any, Metrics]], *, passes: Orders[int]) -> Any:
+    def compiled(self, epoch: Callable[[Any, Batch, Any], tuple[Any, Metrics]], *, passes: Orders[int | None]) -> Any:
         """Compile `epoch(state, batch, orders)`, which consumes its state, behind the drawing of the orders."""
         learn = jax.jit(epoch, donate_argnums=0)
 

@@ -25,8 +25,8 @@ class Orders(NamedTuple, Generic[T]):
     """
 
     value: T
-    policy: T | None = None
-    after: T | None = None  # a phase after the policy epochs: full regression, PAPI's steps through its projection
+    policy: T | Any = None
+    after: T | Any = None  # a phase after the policy epochs: full regression, PAPI's steps through its projection
 
 
 def draw_orders(rng: np.random.Generator, num_epochs: int, size: int) -> np.ndarray:

@@ -54,9 +54,9 @@ def make(config: Papi, *, obs_size: int, action_size: int, through_projection: b
         return improve_within(learner, state, samples, orders=orders, learning_rate=learning_rate)
 
     def epoch(state: PapiState, batch: Batch, orders: Orders[Array]) -> tuple[PapiState, Metrics]:
-        state, factor = state
-        state, metrics = learner.epoch(state, batch, orders, improve, rate_factor=factor)
-        return PapiState(state, factor * learning_rate_cut(metrics["rejected_snapshots"])), metrics
+        factor = state.learning_rate_factor
+        after, metrics = learner.epoch(state.learner, batch, orders, improve, rate_factor=factor)
+        return PapiState(after, factor * learning_rate_cut(metrics["rejected_snapshots"])), metrics
 
     passes = Orders(config.value_epochs, config.policy_epochs, config.policy_epochs if through_projection else None)
     return Algorithm(learner.policy, init, learner.compiled(epoch, passes=passes))

@@ -4,6 +4,8 @@ Options beyond the clipped ratio: clipped value loss, decaying learning rates (h
 and clipped observations (in the rollouts).
 """
 
+from typing import TypeVar
+
 from jax import Array
 
 from trpl.algorithms.base import Algorithm, Metrics
@@ -12,6 +14,8 @@ from trpl.algorithms.minibatches import Orders
 from trpl.gaussians import entropy, log_prob
 from trpl.losses import clipped_surrogate, normalised
 from trpl.methods.clipped import Clipped
+
+C = TypeVar("C", bound=Clipped)
 
 
 def make(config: Clipped, *, obs_size: int, action_size: int) -> Algorithm:
@@ -25,7 +29,7 @@ def make(config: Clipped, *, obs_size: int, action_size: int) -> Algorithm:
 
 
 def fit_clipped(
-    learner: Learner[Clipped], state: LearnerState, samples: Samples, *, orders: Array, learning_rate: Array
+    learner: Learner[C], state: LearnerState, samples: Samples, *, orders: Array, learning_rate: Array
 ) -> tuple[LearnerState, Metrics]:
     """Run policy epochs on the clipped surrogate."""
     config = learner.config

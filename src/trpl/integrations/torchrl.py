@@ -62,7 +62,7 @@ class ProjectionModule(TensorDictModuleBase):
         self.in_keys, self.out_keys = list(in_keys), list(out_keys)  # type: ignore[assignment]
 
     @dispatch  # type: ignore[arg-type]
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:  # type: ignore[override]
         loc, scale, old_loc, old_scale = (tensordict.get(key) for key in self.in_keys)
         kind = DiagGaussian if scale.ndim == loc.ndim else FullGaussian
         projected = self.layer(kind(loc, scale), kind(old_loc, old_scale), **self.overrides)
@@ -83,7 +83,7 @@ class TRPLLoss(LossModule):
     """
 
     @dataclasses.dataclass
-    class _AcceptedKeys:
+    class _AcceptedKeys:  # type: ignore[override]
         advantage: NestedKey = "advantage"
         value_target: NestedKey = "value_target"
         value: NestedKey = "state_value"
@@ -94,7 +94,7 @@ class TRPLLoss(LossModule):
         terminated: NestedKey = "terminated"
 
     default_keys = _AcceptedKeys
-    tensor_keys: _AcceptedKeys
+    tensor_keys: _AcceptedKeys  # type: ignore[override]
     default_value_estimator = ValueEstimators.GAE
     actor_network: ProbabilisticTensorDictSequential
     critic_network: Any

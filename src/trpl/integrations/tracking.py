@@ -69,6 +69,7 @@ def _wandb(folder: Path, config: dict[str, Any]) -> Iterator[Callable[[int, dict
 @contextlib.contextmanager
 def _mlflow(folder: Path, config: dict[str, Any]) -> Iterator[Callable[[int, dict[str, float]], None]]:
     import mlflow
+    from mlflow.entities import Metric
 
     client = mlflow.MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db"))
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "trpl")
@@ -85,7 +86,7 @@ def _mlflow(folder: Path, config: dict[str, Any]) -> Iterator[Callable[[int, dic
 
     def log(steps: int, scalars: dict[str, float]) -> None:
         now = int(1000 * time.time())
-        metrics = [mlflow.entities.Metric(name, value, now, steps) for name, value in scalars.items()]
+        metrics = [Metric(name, value, now, steps) for name, value in scalars.items()]
         client.log_batch(run.info.run_id, metrics=metrics)
 
     status = "FAILED"

@@ -53,7 +53,7 @@ class Method:
             defaults of `settings`; under "TABLE contextual" those that a covariance per state changes.
         source: Where these numbers come from; `{table}` and `{budget}` are filled in.
         implied: `implied(table, overrides)` gives the settings that some overrides bring with them.
-        check: Refuses a configuration that does not fit this method although its settings are sound.
+        check: `check(values)` refuses settings that do not fit this method although others of its family take them.
         row: Its row in the paper's Table 1, counted from 0; rows come in blocks of three.
         contextual: Whether it can have a covariance per state.
         controls_entropy: Whether it is its method with entropy control, which the paper compares apart.
@@ -70,7 +70,7 @@ class Method:
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = ""
     implied: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = nothing_implied
-    check: Callable[[Any], None] | None = None
+    check: Callable[[Mapping[str, Any]], None] | None = None
     row: int | None = None
     contextual: bool = True
     controls_entropy: bool = False
@@ -82,10 +82,9 @@ class Method:
 
     def configure(self, values: Mapping[str, Any]) -> Config:
         """Make the configuration with these settings."""
-        config = self.settings(method=self.name, **values)
         if self.check is not None:
-            self.check(config)
-        return config
+            self.check(values)
+        return self.settings(method=self.name, **values)
 
     def algorithm(self, config: Config, *, obs_size: int, action_size: int) -> Any:
         """Make the algorithm for these settings."""

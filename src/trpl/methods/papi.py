@@ -1,5 +1,6 @@
 """PAPI as in the experiments of the trust-region layers' paper, and as it was first published."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,9 @@ class Papi(Clipped):
     bound: float = setting(0.015, "ε, bound on the whole KL", above=0.0, search=Real(2e-3, 0.2, log=True))
 
 
-def _shares_covariance(config: Papi) -> None:
-    if config.contextual:
-        raise ConfigError(f"method {config.method!r} cannot project a covariance per state: it wants contextual false")
+def _shares_covariance(values: Mapping[str, Any]) -> None:
+    if values.get("contextual"):
+        raise ConfigError("PAPI cannot project a covariance per state: it wants contextual false")
 
 
 _columns = {table: {**values, **CODE_LEVEL} for table, values in COLUMNS.items()}

@@ -157,9 +157,8 @@ def plugins() -> tuple[str, ...]:
 @functools.cache
 def _load() -> None:
     """Register what lies beside this module, what installed packages offer and what the environment names."""
-    package = importlib.import_module(__package__)
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{__package__}.{module.name}")
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"trpl.methods.{module.name}")
     for entry in importlib.metadata.entry_points(group=GROUP):
         entry.load()
     for word in filter(None, os.environ.get(VARIABLE, "").split(",")):

@@ -128,10 +128,10 @@ def implied(table: str, overrides: Values) -> Values:
     return found
 
 
-def needs_schedule(config: TrustRegion, *, plain: str) -> None:
+def needs_schedule(values: Values, *, plain: str) -> None:
     """Refuse entropy control without a schedule: that is the method `plain`."""
-    if not config.entropy_controlled:
-        raise ConfigError(f"method {config.method!r} controls the entropy; without a schedule it is {plain!r}")
+    if values.get("entropy_schedule", "none") == "none":
+        raise ConfigError(f"method '{plain}-e' controls the entropy; without a schedule it is {plain!r}")
 
 
 def _region(

@@ -153,6 +153,7 @@ def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
         return "its first or last layer is no matrix"
     (actions,), size = shapes["mean/bias"], shapes[f"{layers[0]}/weight"][0]
     numbers = spread_size(covariance_of(arrays), actions)
+    inputs = size
     fits = shapes["observation/shift"] == shapes["observation/scale"] == (size,)
     for layer in layers:
         outputs = shapes[f"{layer}/bias"]

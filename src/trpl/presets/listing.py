@@ -3,7 +3,7 @@
 from typing import Any
 
 from trpl.methods import find, names
-from trpl.presets.preset import preset
+from trpl.presets.lookup import preset
 from trpl.presets.sweeps import named_sweeps
 from trpl.presets.tables import TABLES
 

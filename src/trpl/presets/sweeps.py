@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from trpl.methods import Method, methods
 from trpl.methods.trust_region import FULL_REGRESSION
-from trpl.presets.preset import preset
+from trpl.presets.lookup import preset
 from trpl.presets.tables import HUMANOID, MUJOCO_TASKS, REACHER
 from trpl.settings import Config
 

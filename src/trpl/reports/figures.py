@@ -13,11 +13,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
 
 from trpl.errors import RecordError
 from trpl.methods import methods
 from trpl.methods.registry import known
-from trpl.reports.groups import Group, group_runs, label
+from trpl.reports.groups import Group, group_runs, method_label
 from trpl.reports.interpolation import interpolation
 from trpl.reports.look import RC_PARAMS, Style, line_style, sequence, styles
 from trpl.reports.reading import Run, read_runs
@@ -68,11 +69,11 @@ def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figu
         if number + columns >= len(panels):
             axes.set_xlabel({"steps": "environment steps (millions)", "hours": "wall-clock time (hours)"}[x])
     handles = [
-        mpl.lines.Line2D([], [], color=style.colour, linestyle=line_style(style.dash), label=label)
+        Line2D([], [], color=style.colour, linestyle=line_style(style.dash), label=label)
         for label, style in legend.items()
     ]
     if any(panel.bound is not None for panel in panels):
-        handles.append(mpl.lines.Line2D([], [], label="bound", **BOUND))
+        handles.append(Line2D([], [], label="bound", **BOUND))
     _literal(figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns))
     return figure
 
@@ -175,7 +176,7 @@ def penalty_ablation(runs: Sequence[Run]) -> Figure:
             if found is not None:
                 lines.append(Line(label, style, found))
         bound = here[0].runs[0].metrics.values["mean_bound"][-1]
-        title = f"{label(method)}, {_title(env_id, here)}"
+        title = f"{method_label(method)}, {_title(env_id, here)}"
         panels.append(Panel(title, lines, "distance to the old mean", bound=float(bound)))
     return draw(panels)
 
@@ -190,7 +191,7 @@ def reacher(runs: Sequence[Run]) -> Figure:
         here = [group for group in groups if group.env_id == env_id]
         lines = []
         for group in here:
-            plain = label(group.method)
+            plain = method_label(group.method)
             contextual = dict(group.variant)["contextual"]
             style = look[plain]._replace(dash="6 3" if contextual else "")
             found = curve(group, RETURN)
@@ -251,7 +252,7 @@ FROM_RUNS: dict[str, Callable[[Sequence[Run]], Figure]] = {
 FIGURES = ("interpolation", *FROM_RUNS)
 
 
-def write_figure(name: str, runs: Iterable[Path], out: Path) -> list[Path]:
+def write_figure(name: str, runs: Iterable[str | Path], out: str | Path) -> list[Path]:
     """Figure `name` of the paper into folder `out` as PNG and SVG, from the run folders in `runs`; returns the files.
 
     `interpolation` needs no runs.

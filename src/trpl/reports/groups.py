@@ -32,7 +32,7 @@ class Group:
     @property
     def name(self) -> str:
         """The method as the paper writes it, with its variant."""
-        name = label(self.method)
+        name = method_label(self.method)
         return f"{name} ({', '.join(f'{key}={value}' for key, value in self.variant)})" if self.variant else name
 
     @property
@@ -44,7 +44,7 @@ class Group:
         return self.runs[0].config
 
 
-def label(method: str) -> str:
+def method_label(method: str) -> str:
     """Give a method's name in tables and figures; one that is not registered here keeps its own."""
     found = known(method)
     return method if found is None else found.label

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Ellipse
 
 from trpl.gaussians import DiagGaussian, entropy
@@ -43,7 +45,7 @@ def interpolation() -> Figure:
     """2σ ellipses of the three interpolations, and their entropies over η."""
     figure = Figure(figsize=(7.4, 2.35), layout="constrained")
     *ellipses, last = figure.subplots(1, 4, width_ratios=[1, 1, 1, 1.25])
-    norm = mpl.colors.LogNorm(MULTIPLIERS[0], MULTIPLIERS[-1])
+    norm = LogNorm(MULTIPLIERS[0], MULTIPLIERS[-1])
     shades = mpl.colormaps["viridis"](0.9 * norm(MULTIPLIERS))
     sweep = np.geomspace(1e-4, 1e4, 401)
     for letter, axes, (name, region) in zip("abc", ellipses, REGIONS.items(), strict=True):
@@ -59,9 +61,9 @@ def interpolation() -> Figure:
         beside = (6.0, np.interp(6.0, sweep, values))
         last.annotate(TITLES[name], beside, xytext=(3, 0), textcoords="offset points", color=style.colour)
     handles = [
-        mpl.lines.Line2D([], [], color="black", linewidth=1.4, label="old"),
-        mpl.lines.Line2D([], [], color="black", linewidth=1.4, linestyle=(0, (3, 1.5)), label="predicted"),
-        *(mpl.lines.Line2D([], [], color=s, label=f"η = {m:g}") for s, m in zip(shades, MULTIPLIERS, strict=True)),
+        Line2D([], [], color="black", linewidth=1.4, label="old"),
+        Line2D([], [], color="black", linewidth=1.4, linestyle=(0, (3, 1.5)), label="predicted"),
+        *(Line2D([], [], color=s, label=f"η = {m:g}") for s, m in zip(shades, MULTIPLIERS, strict=True)),
     ]
     figure.legend(handles=handles, loc="outside lower left", ncols=9, columnspacing=1.0, handlelength=1.3)
     last.axhline(float(entropy(OLD)), color="black", linewidth=0.8, linestyle=line_style("2 2"), zorder=0)

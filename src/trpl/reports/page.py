@@ -41,7 +41,12 @@ class Report(NamedTuple):
 
 
 def write_report(
-    runs: Iterable[Path], out: Path, *, title: str = "Trust-region runs", by: Sequence[str] = (), figures: bool = True
+    runs: Iterable[str | Path],
+    out: str | Path,
+    *,
+    title: str = "Trust-region runs",
+    by: Sequence[str] = (),
+    figures: bool = True,
 ) -> Path:
     """The report of all run folders in `runs`, into folder `out`; returns the page.
 
@@ -59,7 +64,7 @@ def write_report(
     return page
 
 
-def build(runs: Iterable[Path], *, title: str, by: Sequence[str]) -> Report:
+def build(runs: Iterable[str | Path], *, title: str, by: Sequence[str]) -> Report:
     found, notes = read_runs(runs)
     groups = group_runs(found, by)
     scores = [group_scores(group) for group in groups]

@@ -70,7 +70,7 @@ class Run:
         return math.ceil(self.total_steps * len(self.metrics.steps) / self.steps)
 
 
-def find_runs(paths: Iterable[Path]) -> list[Path]:
+def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     """Find run folders among and below `paths`, each once, in the order of their names."""
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
@@ -84,7 +84,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     return list(found.values())
 
 
-def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+def read_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
     """Read all runs in `paths` that have at least one epoch; gives notes on what was passed over too."""
     runs: list[Run] = []
     notes: list[str] = []

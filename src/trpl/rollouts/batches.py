@@ -5,7 +5,7 @@ last observation is handed over separately, so that no step of a rollout is a me
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -156,7 +156,7 @@ class PooledEnvironments:
         self._pool.close()
 
 
-VECTORISATIONS: dict[str, type[SyncEnvironments] | type[PooledEnvironments]] = {
+VECTORISATIONS: dict[str, Callable[..., Any]] = {
     "sync": SyncEnvironments,
     "envpool": PooledEnvironments,
 }

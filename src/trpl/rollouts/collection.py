@@ -136,6 +136,7 @@ class Collector:
     def _step_one(self, actor: Actor, noise: np.ndarray, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
         """The same for a single environment, without their axis: a microsecond less at every step."""
         environment, current, raw = self.environments.single, self._normalised, self._raw[0]
+        assert environment is not None
         (sample, noise), step, observe = actor.prepared(noise[:, 0]), environment.step, self.normaliser.observe
         seen, taken, found, final_observations = [], [], [], []
         for t, epsilon in enumerate(noise):

@@ -48,7 +48,9 @@ def make_environment(env_id: str, *, render_mode: str | None = None) -> gym.Env:
     that a v4 task has a successor is silenced, since v4 is what published results compare with, and so is MuJoCo's
     about the v4 models' XML, which it would also append to a log file in the working directory.
     """
-    options = {} if render_mode is None else {"render_mode": render_mode}  # not every environment knows the word
+    options: dict[str, Any] = (
+        {} if render_mode is None else {"render_mode": render_mode}
+    )  # not every environment knows the word
     with warnings.catch_warnings(), _quiet_mujoco():
         warnings.filterwarnings("ignore", message=".*is out of date.*")
         try:
@@ -92,12 +94,12 @@ def _quiet_mujoco() -> Iterator[None]:
         if "settotalmass" not in message:
             warnings.warn(f"MuJoCo: {message}", stacklevel=2)
 
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(report)
+    before = mujoco.get_mju_user_warning()  # type: ignore[attr-defined]
+    mujoco.set_mju_user_warning(report)  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        mujoco.set_mju_user_warning(before)
+        mujoco.set_mju_user_warning(before)  # type: ignore[attr-defined]
 
 
 def check_spaces(observation_space: gym.Space, action_space: gym.Space, *, env_id: str) -> None:
@@ -116,6 +118,12 @@ def check_spaces(observation_space: gym.Space, action_space: gym.Space, *, env_i
         else:
             continue
         raise UnsupportedSpaceError(f"{env_id}: {hint}; {SUPPORTED_SPACES}")
+
+
+def vector_size(space: gym.Space) -> int:
+    """Count the numbers in an element of a space that `check_spaces` has passed."""
+    assert space.shape is not None
+    return int(space.shape[0])
 
 
 def _direct_step(env: gym.Env) -> tuple[Callable[[np.ndarray], tuple], int | None]:
@@ -137,8 +145,8 @@ class Environment:
     def __init__(self, env_id: str, *, seed: int, index: int = 0, render_mode: str | None = None):
         self.env_id, self.index = env_id, index
         self.gym_env = make_environment(env_id, render_mode=render_mode)
-        self.observation_size = int(self.gym_env.observation_space.shape[0])
-        self.action_size = int(self.gym_env.action_space.shape[0])
+        self.observation_size = vector_size(self.gym_env.observation_space)
+        self.action_size = vector_size(self.gym_env.action_space)
         self.episode = self.num_steps = 0
         self._shape, self._action_shape = (self.observation_size,), (self.action_size,)
         self._action_dtype = self.gym_env.action_space.dtype

@@ -1,17 +1,29 @@
 """Noise-free evaluation on an environment of its own: frozen normaliser, raw rewards, no memory of earlier calls."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from trpl.rollouts.batches import derived_seed
 from trpl.rollouts.collection import Actor
 from trpl.rollouts.environments import Environment, FaultyEnvironmentError
-from trpl.rollouts.normalisation import ObservationNormaliser
 
 EVALUATION_STREAM = 103
 STEP_LIMIT = 100_000  # an episode longer than this has no end
+
+
+class Normaliser(Protocol):
+    """What evaluation needs of an observation normaliser, frozen or not."""
+
+    @property
+    def mean(self) -> np.ndarray: ...
+    @property
+    def scale(self) -> np.ndarray: ...
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def clip(self) -> float | None: ...
 
 
 class Evaluation(NamedTuple):
@@ -41,9 +53,7 @@ class Evaluator:
         self.seed, self.released = seed, released
         self._left_over: list[int] = []  # steps that count towards the time limit of each test environment
 
-    def evaluate(
-        self, actor: Actor, normaliser: ObservationNormaliser, *, epoch: int, num_episodes: int = 5
-    ) -> Evaluation:
+    def evaluate(self, actor: Actor, normaliser: Normaliser, *, epoch: int, num_episodes: int = 5) -> Evaluation:
         """Episodes whose starts are a function of (seed, epoch, episode) alone."""
 
         def run(number: int, limit: int = STEP_LIMIT) -> Episode:
@@ -93,7 +103,7 @@ def _go_on(run: Callable[[int, int], Episode], numbers: Iterable[int], *, steps:
 def run_episode(
     environment: Environment,
     actor: Actor,
-    normaliser: ObservationNormaliser,
+    normaliser: Normaliser,
     *,
     seed: int,
     limit: int = STEP_LIMIT,

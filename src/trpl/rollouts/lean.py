@@ -33,6 +33,7 @@ def lean_step(env: gym.Env) -> LeanStep | None:
 
 def _agrees(env: gym.Env, step: LeanStep) -> bool:
     """Whether the first steps of an episode are the same to the bit, both ways."""
+    assert isinstance(env.action_space, gym.spaces.Box)
     low, high = env.action_space.low, env.action_space.high
     actions = 1.5 * np.random.default_rng(0).uniform(low, high, (NUM_COMPARED, *low.shape))
     actions = actions.astype(env.action_space.dtype)
@@ -52,7 +53,8 @@ def _simulation(env: Any, *, contact_forces: bool) -> Callable[[np.ndarray], Non
     import mujoco
 
     model, data, num_substeps = env.model, env.data, env.frame_skip
-    control, mj_step, forces = data.ctrl, mujoco.mj_step, mujoco.mj_rnePostConstraint
+    control, mj_step = data.ctrl, mujoco.mj_step  # type: ignore[attr-defined]
+    forces = mujoco.mj_rnePostConstraint  # type: ignore[attr-defined]
 
     def simulate(action: np.ndarray) -> None:
         control[:] = action

@@ -49,7 +49,7 @@ class SparseReacher(MujocoEnv, EzPickle):
         self._fingertip, self._target = self.data.body("fingertip").xpos, self.data.body("target").xpos  # live views
         self._steps = 0
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:  # type: ignore[override]
         action = np.asarray(action)
         if action.shape != (NUM_JOINTS,):
             raise ValueError(f"action has shape {action.shape}, wanted ({NUM_JOINTS},)")
@@ -63,8 +63,9 @@ class SparseReacher(MujocoEnv, EzPickle):
             reward -= DISTANCE_WEIGHT * distance + speed
             info = {"distance": distance, "speed": speed}
         self.data.ctrl[:] = action
-        mujoco.mj_step(self.model, self.data, nstep=self.frame_skip)
-        mujoco.mj_kinematics(self.model, self.data)  # positions of the state reached, not of the last substep
+        mujoco.mj_step(self.model, self.data, nstep=self.frame_skip)  # type: ignore[attr-defined]
+        # positions of the state reached, not of the last substep
+        mujoco.mj_kinematics(self.model, self.data)  # type: ignore[attr-defined]
         if self.render_mode == "human":
             self.render()
         return self._observation(), reward, terminated, False, info

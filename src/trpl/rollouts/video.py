@@ -120,7 +120,7 @@ def _writer(path: Path, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
     with warnings.catch_warnings(), imageio.get_writer(path, **options) as writer:
         # JAX warns of any fork while it is loaded; this one only starts ffmpeg
         warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
-        yield writer.append_data
+        yield writer.append_data  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -54,8 +54,8 @@ def tensorboard_classes() -> tuple[Any, Any, Any, Any]:
     if before is missing:
         sys.modules["torch"] = None  # type: ignore[assignment]  # makes `import torch` raise ImportError
     try:
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-        from tensorboardX.proto.summary_pb2 import Summary
+        from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
+        from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
         from tensorboardX.record_writer import RecordWriter
     finally:
         if before is missing:

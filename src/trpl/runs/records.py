@@ -105,7 +105,7 @@ def check(record: Any, *, where: str) -> None:
         raise RecordError(f"{where}: not a record of an epoch: {str(record)[:60]}")
     for name, value in record.items():
         wanted = (int, float) if type(value) is list else (int, float, NoneType)
-        numbers = value if type(value) is list and value else [value]
+        numbers: list[Any] = value if type(value) is list and value else [value]
         if not all(type(number) in wanted and abs(number or 0) <= LARGEST_NUMBER for number in numbers):
             raise RecordError(f"{where}: {name} should be finite numbers, found {str(value)[:60]}")
 
@@ -170,7 +170,8 @@ def read_columns(folder: Path, name: str, keys: Sequence[str], notes: list[str])
         none = np.zeros(0)
         return Columns(none.astype(np.int64), none.astype(np.int64), dict.fromkeys(keys, none))
     if name == EVALUATIONS:
-        return _columns(file, rows, ())._replace(values={"return": _mean_returns(file, rows)})
+        means = _mean_returns(file, rows)
+        return _columns(file, rows, ())._replace(values={"return": means})
     return _columns(file, rows, keys)
 
 

@@ -19,7 +19,7 @@ class StopRequest(threading.Event):
         """Raise `fault` in the main thread, in the middle of what it does; called from another thread."""
         self.fault = fault
         if self.handled:
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ class Watchdog:
         self._position: Callable[[], Any] | None = None
         self._ended = threading.Event()
         self._guard: subprocess.Popen | None = None
+        self._pipe = -1
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "Watchdog":
@@ -46,7 +47,8 @@ class Watchdog:
         command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(self.seconds / NUM_LOOKS), words]
         with _blocked_signals():  # which the guard inherits: Ctrl-C is for the run
             self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        os.set_blocking(self._guard.stdin.fileno(), False)
+        self._pipe = self._guard.stdin.fileno() if self._guard.stdin is not None else -1
+        os.set_blocking(self._pipe, False)
         self._thread = threading.Thread(target=self._watch, daemon=True, name="trpl-watchdog")
         self._thread.start()
         return self
@@ -106,7 +108,7 @@ class Watchdog:
     def _tell(self, line: str) -> None:
         if self._guard is not None:
             with contextlib.suppress(OSError, ValueError):  # a guard that is gone or stopped: the thread still watches
-                os.write(self._guard.stdin.fileno(), f"{line}\n".encode())
+                os.write(self._pipe, f"{line}\n".encode())
 
 
 def _environment(frame: FrameType | None) -> Environment | None:

@@ -47,8 +47,8 @@ def setting(
     rules = {"above": above, "least": least, "below": below, "most": most}
     limits = {name: limit for name, limit in rules.items() if limit is not None}
     metadata = {"help": help, "limits": limits, "choices": choices, "optional": optional, "search": search}
-    made = {"default_factory": dict} if default == {} else {"default": default}
-    return dataclasses.field(**made, metadata=metadata, hash=hash)
+    made: dict[str, Any] = {"default_factory": dict} if default == {} else {"default": default}
+    return dataclasses.field(metadata=metadata, hash=hash, **made)
 
 
 def plain_type(field: dataclasses.Field, owner: type) -> type:

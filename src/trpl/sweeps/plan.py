@@ -29,7 +29,7 @@ from trpl.errors import ConfigError
 from trpl.messages import nearest
 from trpl.methods.registry import find, settings
 from trpl.presets import named_sweeps, preset
-from trpl.presets.preset import check_overrides
+from trpl.presets.lookup import check_overrides
 from trpl.settings.config import Config, differing
 
 Values = Mapping[str, Any]

@@ -4,12 +4,14 @@ Run folders must be on a path that all nodes share, and `trpl` must be installed
 is tried again is the sweep's decision, so tasks are not retried here.
 """
 
+import logging
 import socket
 import subprocess
 from dataclasses import replace
 from typing import Any
 
 import ray
+from ray import exceptions
 
 from trpl.errors import RunError
 from trpl.sweeps.jobs import Job, ended_badly, release, start_job
@@ -32,7 +34,7 @@ class RayPool:
         self.num_workers = num_workers
         try:
             check_reachable(address)
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except (OSError, ValueError, RuntimeError) as error:
             raise RunError(f"no Ray cluster at {address!r}: {error}") from error
         self._task = ray.remote(num_cpus=1, max_retries=0)(run_job)
@@ -82,8 +84,8 @@ def _size(job: Job) -> int:
 def _failure(reference: Any) -> str:
     try:
         code = ray.get(reference)
-    except (ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError) as error:
+    except (exceptions.NodeDiedError, exceptions.WorkerCrashedError) as error:
         return f"lost its node or worker ({type(error).__name__})"
-    except (ray.exceptions.RayError, subprocess.SubprocessError, OSError) as error:
+    except (exceptions.RayError, subprocess.SubprocessError, OSError) as error:
         return f"could not be run ({type(error).__name__}: {str(error).strip().splitlines()[-1]})"
-    return ended_badly(code) if code else ""
+    return ended_badly(int(code)) if code else ""  # type: ignore[arg-type]

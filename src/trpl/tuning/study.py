@@ -21,6 +21,7 @@ import numpy as np
 import optuna
 import sqlalchemy
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import event
 
 from trpl.errors import ConfigError, RunError
 from trpl.settings.config import NOT_COMPARED, Config
@@ -142,8 +143,8 @@ def make_transactions_exclusive(engine: sqlalchemy.Engine) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     engine.dispose()
-    sqlalchemy.event.listen(engine, "connect", connect)
-    sqlalchemy.event.listen(engine, "begin", begin)
+    event.listen(engine, "connect", connect)
+    event.listen(engine, "begin", begin)
 
 
 def check_study(study: optuna.Study, tuning: Tuning) -> None:

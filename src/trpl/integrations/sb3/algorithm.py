@@ -55,7 +55,7 @@ class TRPL(OnPolicyAlgorithm):
     saved model holds it.
     """
 
-    policy: MlpPolicy
+    policy: MlpPolicy  # type: ignore[assignment]
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
         "MlpPolicy": MlpPolicy,
         "CnnPolicy": CnnPolicy,

@@ -36,7 +36,7 @@ class GaussianDistribution(Distribution):
     def proba_distribution(self, gaussian: Gaussian) -> GaussianDistribution:
         return GaussianDistribution(gaussian)
 
-    def log_prob(self, x: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor) -> Tensor:  # type: ignore[override]
         return log_prob(self.gaussian, x)
 
     def entropy(self) -> Tensor:
