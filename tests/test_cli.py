@@ -63,7 +63,7 @@ def test_help_lists_the_commands_without_heavy_imports(capsys):
         (["train", "kl", "Hopper-v4", "--policy-epochs", "1.5"], "invalid whole number value: '1.5'"),
         (["train", "ppo", "Hopper-v4", "--cov-bound", "1"], "cov_bound means nothing to method 'ppo'"),
         (["train", "kk", "Hopper-v4"], "no method 'kk'"),
-        (["train", "kl", "NoSuchEnv-v0"], "there is no environment 'NoSuchEnv-v0'; the nearest is"),
+        (["train", "kl", "NoSuchEnv-v0"], "there is no environment 'NoSuchEnv-v0' (your own is named"),
         (["train", "kl", "../Hopper-v4"], "env_id '../Hopper-v4' is not a name of the form"),
         (["train", "kl", "nowhere:Mine-v0"], "there is no module 'nowhere'"),
         (["train", "kl", "Hopper-v4", "--env-timeout", "0"], "env_timeout must be above 0"),

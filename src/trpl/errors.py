@@ -25,5 +25,25 @@ class CheckpointError(RuntimeError):
     """No sound checkpoint where one was needed."""
 
 
+class UnknownEnvironmentError(ValueError):
+    """A name under which no environment is registered."""
+
+
+class UnsupportedSpaceError(ValueError):
+    """An observation or action space that policies on vectors cannot serve."""
+
+
+class FaultyEnvironmentError(RuntimeError):
+    """An environment raised, or returned something that is not an observation or a reward."""
+
+
+class ReplayError(RuntimeError):
+    """Doing an episode again did not lead to the same observation: the environment is not deterministic."""
+
+
+class RenderingError(RuntimeError):
+    """The environment cannot be drawn here."""
+
+
 class ExportError(ValueError):
     """A policy that cannot be written in the format asked for, or a file that does not act as the policy does."""

@@ -9,10 +9,15 @@ from collections.abc import Iterable
 CUTOFF = 0.5  # of similarity: below it nothing is suggested
 
 
+def closest(name: object, known: Iterable[str], *, cutoff: float = CUTOFF) -> str | None:
+    """Find the known name that is nearest by its letters, None where none is near enough."""
+    return next(iter(difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)), None)
+
+
 def nearest(name: object, known: Iterable[str]) -> str:
     """Say '; did you mean …?' where a known name is near enough, else nothing."""
-    found = difflib.get_close_matches(str(name), list(known), n=1, cutoff=CUTOFF)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    found = closest(name, known)
+    return "" if found is None else f"; did you mean {found!r}?"
 
 
 def os_problem(error: OSError) -> str:

@@ -5,15 +5,8 @@ import numpy as np
 import pytest
 import worlds
 
-from trpl.rollouts import (
-    Collector,
-    Environment,
-    FaultyEnvironmentError,
-    ReplayError,
-    UnknownEnvironmentError,
-    UnsupportedSpaceError,
-    make_environment,
-)
+from trpl.errors import FaultyEnvironmentError, ReplayError, UnknownEnvironmentError, UnsupportedSpaceError
+from trpl.rollouts import Collector, Environment, make_environment
 from trpl.rollouts.environments import check_spaces
 
 BOX = gym.spaces.Box(-1.0, 1.0, (3,))
@@ -71,11 +64,11 @@ def test_faults_name_environment_episode_and_step(fault, words):
 @pytest.mark.parametrize(
     ("env_id", "words"),
     [
-        ("NoSuchEnv-v0", r"there is no environment 'NoSuchEnv-v0'; the nearest is '\w+-v\d'"),
-        ("Hoper-v4", "the nearest is 'Hopper-v4'"),
-        ("hopper-v4", "the nearest is 'Hopper-v4'"),
-        ("Hopper-v9", "the nearest is 'Hopper-v5'"),
-        ("trpl/Reacher-v0", "the nearest is 'trpl/Reacher5Sparse-v0'"),
+        ("NoSuchEnv-v0", r"there is no environment 'NoSuchEnv-v0' \(your own is named"),
+        ("Hoper-v4", "did you mean 'Hopper-v4'"),
+        ("hopper-v4", "did you mean 'Hopper-v4'"),
+        ("Hopper-v9", "did you mean 'Hopper-v5'"),
+        ("trpl/Reacher-v0", "did you mean 'trpl/Reacher5Sparse-v0'"),
         ("nowhere.to.be.found:Mine-v0", "no module 'nowhere.to.be.found' to find 'Mine-v0' in: install it"),
     ],
 )

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from worlds import LinearActor
 
-from trpl.rollouts import Collector, Evaluator, FaultyEnvironmentError, ObservationNormaliser, evaluation
+from trpl.errors import FaultyEnvironmentError
+from trpl.rollouts import Collector, Evaluator, ObservationNormaliser, evaluation
 
 PASS = ObservationNormaliser(2, enabled=False)
 

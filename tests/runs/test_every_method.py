@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 import pytest
-import tiny
 
+import tiny
 from trpl.errors import ConfigError
-from trpl.runs import records
 from trpl.methods import methods, names
+from trpl.runs import records
 from trpl.runs.run import train
 
 KINDS = {

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-import tiny
 
+import tiny
 from trpl.errors import ConfigError, RecordError, RunError
-from trpl.runs import records
 from trpl.runs import folder as files
-from trpl.sweeps.plan import planned_runs
+from trpl.runs import records
 from trpl.runs.folder import default_folder
+from trpl.sweeps.plan import planned_runs
 
 
 def lines(path, *found):

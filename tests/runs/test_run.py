@@ -13,15 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
 
+import tiny
 from trpl.errors import CheckpointError, RunError
-from trpl.runs import records, run
-from trpl.runs.folder import locked
-from trpl.runs import folder as files
-from trpl.runs.evaluate import evaluate_run
-from trpl.runs.run import resume, train
 from trpl.policies import load_policy, storage
+from trpl.runs import records, run
+from trpl.runs.evaluate import evaluate_run
+from trpl.runs.folder import locked, read_config
+from trpl.runs.run import resume, train
 
 
 class Killed(BaseException):
@@ -58,7 +57,7 @@ def test_folder(reference):
     timings = records.read(result.folder, "timings.jsonl")
     assert [line["seconds"] for line in timings] == sorted(line["seconds"] for line in timings)
     assert list((result.folder / "tensorboard").iterdir())
-    assert files.read_config(result.folder) == settings
+    assert read_config(result.folder) == settings
 
 
 def test_same_seed_same_digest_and_another_another(reference, tmp_path):

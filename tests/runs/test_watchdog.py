@@ -7,15 +7,15 @@ import time
 from pathlib import Path
 
 import pytest
-import tiny
 
-from trpl.errors import ConfigError
-from trpl.runs import guard, records
+import tiny
+from trpl.errors import ConfigError, FaultyEnvironmentError
+from trpl.rollouts import Environment
 from trpl.runs import folder as files
+from trpl.runs import guard
 from trpl.runs.run import resume, train
 from trpl.runs.stopping import stop_requests
 from trpl.runs.watchdog import Watchdog
-from trpl.rollouts import Environment, FaultyEnvironmentError
 
 SLEEPER = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
 

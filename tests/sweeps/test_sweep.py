@@ -11,8 +11,8 @@ import pytest
 from sweeping import SETTINGS, epochs, finish, plan_file, records_digest, starts, trpl
 from trpl.policies.storage import checkpoint_folders
 from trpl.presets import preset
+from trpl.runs.folder import in_use
 from trpl.runs.run import train
-from trpl.sweeps.jobs import in_use
 
 RUNS = Path("runs/Pendulum-v1/ppo-m")
 NUM_EPOCHS = SETTINGS["total_steps"] // SETTINGS["rollout_size"]

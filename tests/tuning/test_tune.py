@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from sweeping import SETTINGS, epochs, finish, trpl
 
+from sweeping import SETTINGS, epochs, finish, trpl
 from trpl.errors import ConfigError, RunError
 from trpl.methods import find, names
-from trpl.sweeps.plan import planned_runs
 from trpl.presets import preset
 from trpl.presets.tables import TABLES
 from trpl.settings.search import Choice
+from trpl.sweeps.plan import planned_runs
 from trpl.tuning.space import inside, space_of
 from trpl.tuning.trials import SeedRuns, Stopped, score
 

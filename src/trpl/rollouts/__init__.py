@@ -5,14 +5,7 @@ Importing this package registers the project's own tasks with Gymnasium under `t
 
 from trpl.rollouts.advantages import generalised_advantages
 from trpl.rollouts.collection import Actor, Collector, Rollout
-from trpl.rollouts.environments import (
-    Environment,
-    FaultyEnvironmentError,
-    ReplayError,
-    UnknownEnvironmentError,
-    UnsupportedSpaceError,
-    make_environment,
-)
+from trpl.rollouts.environments import Environment, make_environment
 from trpl.rollouts.evaluation import Evaluation, Evaluator
 from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
 from trpl.rollouts.tasks import register_tasks
@@ -23,13 +16,9 @@ __all__ = [
     "Environment",
     "Evaluation",
     "Evaluator",
-    "FaultyEnvironmentError",
     "ObservationNormaliser",
-    "ReplayError",
     "RewardNormaliser",
     "Rollout",
-    "UnknownEnvironmentError",
-    "UnsupportedSpaceError",
     "generalised_advantages",
     "make_environment",
 ]

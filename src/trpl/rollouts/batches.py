@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trpl.rollouts.environments import Environment, FaultyEnvironmentError, check_spaces
+from trpl.errors import FaultyEnvironmentError
+from trpl.rollouts.environments import Environment, check_spaces
 
 ENVIRONMENT_STREAM = 101
 

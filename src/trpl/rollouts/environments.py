@@ -6,7 +6,6 @@ state of its generator at the last reset and the actions since), so that a run c
 episode without knowing anything about the simulator: restoring is doing it again.
 """
 
-import difflib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -18,27 +17,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
+from trpl.errors import FaultyEnvironmentError, ReplayError, UnknownEnvironmentError, UnsupportedSpaceError
+from trpl.messages import closest
 from trpl.rollouts.lean import lean_step
 
 SUPPORTED_SPACES = (
     "supported are observations and actions that are Box spaces with one axis (vectors of numbers, actions of floats)"
 )
-
-
-class UnsupportedSpaceError(ValueError):
-    """An observation or action space that Gaussian policies on vectors cannot serve."""
-
-
-class UnknownEnvironmentError(ValueError):
-    """A name under which no environment is registered."""
-
-
-class FaultyEnvironmentError(RuntimeError):
-    """An environment raised, or returned something that is not an observation or a reward."""
-
-
-class ReplayError(RuntimeError):
-    """Doing an episode again did not lead to the same observation: the environment is not deterministic."""
 
 
 def make_environment(env_id: str, *, render_mode: str | None = None) -> gym.Env:
@@ -74,12 +59,11 @@ def _unknown(env_id: str, error: Exception) -> str:
     words = {known.lower(): known for known in gym.registry}
     stem = name.lower().rpartition("-v")[0]
     versions = [known for known in words if known.rpartition("-v")[0] == stem]
-    nearest = difflib.get_close_matches(name.lower(), versions or list(words), n=1, cutoff=0.0)
+    nearest = closest(name.lower(), versions or words)
     prefix = f"{module}:" if module else ""
-    return (
-        f"there is no environment {env_id!r}; the nearest is {prefix + words[nearest[0]]!r} (your own is named with the"
-        " module that registers it, module:Name-v0)"
-    )
+    hint = "" if nearest is None else f"; did you mean {prefix + words[nearest]!r}?"
+    own = "your own is named with the module that registers it, module:Name-v0"
+    return f"there is no environment {env_id!r}{hint} ({own})"
 
 
 @contextmanager

@@ -5,9 +5,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from trpl.errors import FaultyEnvironmentError
+from trpl.policies.normaliser import standardise
 from trpl.rollouts.batches import derived_seed
 from trpl.rollouts.collection import Actor
-from trpl.rollouts.environments import Environment, FaultyEnvironmentError
+from trpl.rollouts.environments import Environment
 
 EVALUATION_STREAM = 103
 STEP_LIMIT = 100_000  # an episode longer than this has no end
@@ -112,11 +114,8 @@ def run_episode(
     shift, scale, enabled, clip = normaliser.mean, normaliser.scale, normaliser.enabled, normaliser.clip
     act, observation, total = actor.mean, environment.begin(seed=seed), 0.0
     while environment.num_steps < limit:
-        if enabled:
-            observation = (observation - shift) / scale
-            if clip is not None:
-                observation = np.minimum(np.maximum(observation, -clip), clip)
-        observation, reward, terminated, truncated = environment.step(act(observation.astype(np.float32)))
+        seen = standardise(observation, shift, scale, clip) if enabled else observation.astype(np.float32)
+        observation, reward, terminated, truncated = environment.step(act(seen))
         total += reward
         if terminated or truncated:
             return Episode(total, environment.num_steps, ended=True)

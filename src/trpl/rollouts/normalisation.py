@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from trpl.policies.normaliser import clipped, standardise
+
 add, divide, multiply, sqrt, subtract = np.add, np.divide, np.multiply, np.sqrt, np.subtract  # looked up once
 VARIANCE_FLOOR = 1e-8  # added to the variance: a constant observation becomes 0, not NaN
 
@@ -43,7 +45,7 @@ class ObservationNormaliser:
         """Normalise with the statistics as they are: evaluation, and the last observation of an episode."""
         if not self.enabled:
             return observation.astype(np.float32)
-        return self._clipped((observation - self.mean) / self.scale)
+        return standardise(observation, self.mean, self.scale, self.clip)
 
     def observe(self, observation: np.ndarray) -> np.ndarray:
         """Take in one observation [obs] or a batch [N, obs], then normalise it."""
@@ -72,7 +74,7 @@ class ObservationNormaliser:
         add(work, self._floor, work)
         sqrt(work, work)
         divide(centred, work, centred)
-        return self._clipped(centred)
+        return clipped(centred, self.clip)
 
     def _include_batch(self, batch: np.ndarray) -> None:
         """Chan's update (Chan, Golub and LeVeque 1979): mean and Σ(x − mean)² after a batch joined."""
@@ -85,11 +87,6 @@ class ObservationNormaliser:
             self._sum_squares *= total / (total - 1)
         self.mean += shift * (len(batch) / total)
         self.count = total
-
-    def _clipped(self, normalised: np.ndarray) -> np.ndarray:
-        if self.clip is not None:
-            normalised = np.minimum(np.maximum(normalised, -self.clip), self.clip)
-        return normalised.astype(np.float32)
 
     def state(self) -> dict[str, np.ndarray]:
         return {"count": np.array(self.count), "mean": self.mean.copy(), "sum_squares": self._sum_squares.copy()}

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trpl.errors import RenderingError
 from trpl.rollouts.batches import derived_seed
 from trpl.rollouts.environments import Environment
 
@@ -30,10 +31,6 @@ NO_OPENGL = (
     " with `apt install libegl1 libgl1-mesa-dri` or `apt install libosmesa6`, and set MUJOCO_GL=egl or MUJOCO_GL=osmesa"
     " if the right one is not found"
 )
-
-
-class RenderingError(RuntimeError):
-    """The environment cannot be drawn here."""
 
 
 class Recording(NamedTuple):

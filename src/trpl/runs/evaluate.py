@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from trpl.errors import CheckpointError
-from trpl.runs.folder import read_config
 from trpl.policies.acting import load_policy
 from trpl.policies.storage import check, newest_checkpoint
 from trpl.rollouts.evaluation import Evaluation, Evaluator
+from trpl.runs.folder import read_config
 
 
 class FrozenNormaliser(NamedTuple):

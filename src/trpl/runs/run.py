@@ -17,17 +17,17 @@ import jax
 import numpy as np
 
 from trpl.algorithms import Batch, make_algorithm
-from trpl.errors import ConfigError, RunError
+from trpl.errors import ConfigError, FaultyEnvironmentError, RunError
 from trpl.messages import os_problem
+from trpl.policies.acting import Actor
+from trpl.policies.storage import checkpoint_folders
+from trpl.rollouts import Collector, Evaluator, Rollout
 from trpl.runs import checkpoints, records
 from trpl.runs.events import event_writer
 from trpl.runs.folder import EVALUATIONS, METRICS, TIMINGS, default_folder, is_run, locked, read_config, write_config
 from trpl.runs.progress import Progress
 from trpl.runs.stopping import stop_requests
 from trpl.runs.watchdog import Watchdog
-from trpl.policies.acting import Actor
-from trpl.policies.storage import checkpoint_folders
-from trpl.rollouts import Collector, Evaluator, FaultyEnvironmentError, Rollout
 from trpl.settings.config import WINDOW, WITHOUT_EFFECT, Config
 
 LEARNING_STREAM = 201  # third word of the seeds [seed, epoch, stream]

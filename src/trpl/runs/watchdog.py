@@ -17,8 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from trpl.errors import FaultyEnvironmentError
+from trpl.rollouts import Environment
 from trpl.runs import guard
-from trpl.rollouts import Environment, FaultyEnvironmentError
 
 NUM_LOOKS = 8  # per time-out
 

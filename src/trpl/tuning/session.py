@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from trpl.sweeps.jobs import ended_badly, log_tail, options, release, start_worker
 from trpl.methods.registry import plugins
 from trpl.runs.folder import COMPILED
 from trpl.runs.screen import Screen
 from trpl.runs.stopping import stop_requests
+from trpl.sweeps.jobs import ended_badly, log_tail, options, release, start_worker
 from trpl.sweeps.sweep import NUM_TRIES, num_cores
 from trpl.tuning.study import STORAGE_VARIABLE, Tuning, best_preset, best_trial, count_states, open_study
 

@@ -23,15 +23,14 @@ import sqlalchemy
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import event
 
-from trpl.errors import ConfigError, RunError
-from trpl.settings.config import NOT_COMPARED, Config
-from trpl.settings.search import Choice, Range, Real
-from trpl.tuning.space import inside, space_of
-from trpl.sweeps.plan import preset_text
+from trpl.errors import ConfigError, FaultyEnvironmentError, RunError
 from trpl.presets import preset
 from trpl.runs.stopping import stop_requests
+from trpl.settings.config import NOT_COMPARED, Config
+from trpl.settings.search import Choice, Range, Real
+from trpl.sweeps.plan import preset_text
+from trpl.tuning.space import inside, space_of
 from trpl.tuning.trials import SeedRuns, Stopped
-from trpl.rollouts.environments import FaultyEnvironmentError
 
 NUM_TRIES = 2
 STORAGE_VARIABLE = "TRPL_STORAGE"  # the database where no --storage is given

@@ -1,0 +1,170 @@
+"""The run folder: the names of its files, its lock, and its `config.json`.
+
+config.json       settings, versions, commit and command of the run
+metrics.jsonl     a line per epoch (`records`); evaluations.jsonl and timings.jsonl likewise
+checkpoints/      `trpl.policies.storage`
+tensorboard/      events;  learning_curve.png, log.txt, .lock
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from trpl.errors import ConfigError, RecordError, RunError
+from trpl.methods.registry import config_from_json, plugins
+from trpl.settings import Config
+
+CONFIG, METRICS, EVALUATIONS, TIMINGS = "config.json", "metrics.jsonl", "evaluations.jsonl", "timings.jsonl"
+TENSORBOARD, CURVE, LOG, LOCK = "tensorboard", "learning_curve.png", "log.txt", ".lock"
+COMPILED = ".compiled"  # beside the runs of a sweep or study: code that all of them use
+PACKAGES = ("trpl", "numpy", "jax", "jaxlib", "optax", "gymnasium", "mujoco")
+LARGEST_COUNT = 10**12  # of epochs, steps and seeds in records
+
+
+def default_folder(config: Config) -> Path:
+    """Name the folder of a run for which none is given."""
+    return Path("runs", place_of(config))
+
+
+def place_of(config: Config) -> Path:
+    """Name a run's place among others: <env>/<method>/seed-<n>."""
+    return Path(config.env_id, config.method, f"seed-{config.seed}")
+
+
+def is_run(folder: Path) -> bool:
+    """Tell whether a folder holds a run."""
+    return (folder / CONFIG).exists()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process alone; the lock goes with the process, however it ends.
+
+    Raises:
+        RunError: Another process holds it.
+    """
+    import fcntl
+
+    with open(folder / LOCK, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{folder} is in use by another process") from None
+        yield
+
+
+def in_use(folder: Path) -> bool:
+    """Tell whether some process, on this machine or another that shares the disk, is working on a run."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with locked(folder):
+            return False
+    except RunError:
+        return True
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or as it was before."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Write everything needed to repeat the run."""
+    about = {
+        "config": config.to_json(),
+        "versions": versions(),
+        "commit": commit(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **({"plugins": plugins()} if plugins() else {}),
+    }
+    replace_file(folder / CONFIG, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_config(folder: str | Path) -> Config:
+    """Read the settings of a run.
+
+    Raises:
+        RunError: The folder is not a run folder.
+        RecordError: Its `config.json` is damaged.
+        ConfigError: It holds settings that do not exist, or not with these values.
+    """
+    if not is_run(Path(folder)):
+        raise RunError(f"{folder} is not a run folder: it has no {CONFIG}")
+    about = read_about(Path(folder))
+    try:
+        return config_from_json(about["config"])
+    except ConfigError as error:
+        made_with = "".join(f" --plugin {word}" for word in about.get("plugins") or ())
+        hint = f" (the run was made with{made_with})" if made_with else ""
+        raise ConfigError(f"{Path(folder) / CONFIG}: {error}{hint}") from error
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """Read `config.json` as it is, its structure checked but not its settings: runs of any version can be reported."""
+    file = folder / CONFIG
+    try:
+        about = json.loads(file.read_bytes())
+    except OSError as error:
+        raise RecordError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{file} cannot be read: not JSON ({type(error).__name__}: {error})") from error
+    config = about.get("config") if isinstance(about, dict) else None
+    if not isinstance(config, dict):
+        raise RecordError(f'{file} cannot be read: no settings under "config" in it; is this a run folder?')
+    for key, kind in {"method": str, "env_id": str, "seed": int, "total_steps": int}.items():
+        if type(config.get(key)) is not kind:
+            raise RecordError(f"{file}: {key} should be of type {kind.__name__}, found {str(config.get(key))[:60]!r}")
+    if not (0 <= config["seed"] <= LARGEST_COUNT and 0 < config["total_steps"] <= LARGEST_COUNT):
+        raise RecordError(f"{file}: seed or total_steps out of range")
+    for key, kind in {"versions": dict, "commit": str, "command": str, "created": str, "plugins": list}.items():
+        if not isinstance(about.get(key, None), kind | NoneType):
+            raise RecordError(f"{file}: {key} should be of type {kind.__name__}, found {str(about[key])[:60]!r}")
+    return _printable(about)
+
+
+def _printable(value: Any) -> Any:
+    """Remove lone surrogates, which JSON can spell and no file can hold."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item) for key, item in value.items()}
+    return [_printable(item) for item in value] if isinstance(value, list) else value
+
+
+def versions() -> dict[str, str]:
+    """List the versions of what a run's numbers depend on."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def commit() -> str | None:
+    """Find the commit of the source tree this package is run from; None when it is installed."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

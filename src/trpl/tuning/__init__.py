@@ -1,0 +1,1 @@
+"""Search for a method's settings, with Optuna."""
