@@ -17,7 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 GROUPS = {
-    "maths": ("backend", "linalg", "roots", "entropy_schedule", "gaussians", "projections", "torch", "jax"),
+    "maths": (
+        *("engines", "implicit", "linalg", "roots", "entropy_schedule", "gaussians", "projections", "families", "layers"),
+        *("torch", "jax"),
+    ),
     "trainer": ("policies", "rollouts", "algorithms", "settings", "methods", "presets", "runs", "sweeps", "tuning"),
 }
 LEAST_LINES, LEAST_BRANCHES = 0.95, 0.90

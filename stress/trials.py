@@ -15,7 +15,8 @@ from cases import Case, by_name
 from frameworks import QUICK, TYPES, as_pair, policies
 from generators import HardPairs, Pair
 from trpl import ConvergenceError
-from trpl.projections.door import check_result
+from trpl.engines import NUMPY
+from trpl.families import family_of
 from trpl.projections.joint_kl import entropy_range
 
 NAMED = (ValueError, ConvergenceError)
@@ -151,7 +152,8 @@ def named_error(setting: Setting, pair: Pair, options: dict) -> str | None:
 def error_of_result(setting: Setting, result: Pair) -> str | None:
     """The error by which a layer with its checks on would not hand on what this one has handed on."""
     try:
-        check_result(policies(by_name(setting.framework), result, setting.dtype)[0])
+        policy = policies(by_name(setting.framework), result, setting.dtype)[0]
+        family_of(policy).accept(NUMPY, [np.asarray(x) for x in policy])
     except NAMED as error:
         return f"{type(error).__name__}: {str(error).split(':')[0]}"
     return None

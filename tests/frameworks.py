@@ -16,7 +16,7 @@ import torch
 import trpl.jax
 import trpl.torch
 from generators import Pair
-from trpl import DiagGaussian, FullGaussian, backend
+from trpl import DiagGaussian, FullGaussian, engines
 
 QUICK = {
     "xla_backend_optimization_level": 0,
@@ -63,7 +63,7 @@ class TorchItself(Torch):
 
 def without_numpy():
     """Where PyTorch computes everything itself."""
-    return mock.patch.object(backend, "suits_numpy", return_value=False)
+    return mock.patch.object(engines, "suits_numpy", return_value=False)
 
 
 class Jax:

@@ -6,9 +6,19 @@ import torch
 from torch.autograd import gradcheck
 
 from generators import factor, rotations
-from trpl.linalg import gram_factor, interpolated_factor, log_ratio, solve_vector, symmetric_root
+from trpl.engines import NUMPY, torch_engine
+from trpl.linalg import (
+    gram_factor,
+    gram_factor_pullback,
+    gram_pullback,
+    interpolated_factor,
+    reversed_lower,
+    solve_vector,
+    symmetric_root,
+)
 
 RNG = np.random.default_rng(0)
+E = torch_engine()
 
 
 def matrices(num=4, dim=3):
@@ -42,34 +52,57 @@ def test_symmetric_root_of_ill_conditioned_factors():
     torch.testing.assert_close(found, values, rtol=1e-4, atol=0)
 
 
+def assert_pullback(function, pullback, *inputs):
+    """A cotangent by hand against a small step along a random direction, matrix by matrix."""
+    weight = torch.as_tensor(RNG.normal(size=function(*inputs).shape))
+    found = pullback(*inputs, function(*inputs), weight)
+    for i, (x, gradient) in enumerate(zip(inputs, found, strict=True)):
+        direction = torch.as_tensor(RNG.normal(size=x.shape))
+        above, below = (
+            (weight * function(*inputs[:i], x + step * direction, *inputs[i + 1 :])).sum() for step in (1e-6, -1e-6)
+        )
+        torch.testing.assert_close((gradient * direction).sum(), (above - below) / 2e-6, rtol=1e-6, atol=1e-7)
+
+
 def test_gram_factor():
     b = torch.as_tensor(RNG.normal(size=(5, 4, 4)))
-    found = gram_factor(b)
-    torch.testing.assert_close(found, torch.linalg.cholesky(b @ b.mT))
-    assert gradcheck(gram_factor, b.clone().requires_grad_())
+    torch.testing.assert_close(gram_factor(E, b), torch.linalg.cholesky(b @ b.mT))
+    assert_pullback(lambda b: gram_factor(E, b), lambda b, f, w: (gram_factor_pullback(E, b, f, w.tril()),), b)
+
+
+def test_gram_pullback():
+    """The cotangent of K = LLᵀ, which is symmetric."""
+    k = matrices() @ matrices().mT + torch.eye(3, dtype=torch.float64)
+    k = k @ k.mT
+    assert_pullback(
+        lambda k: torch.linalg.cholesky(0.5 * (k + k.mT)), lambda k, f, w: (gram_pullback(E, f, w.tril()),), k
+    )
 
 
 def test_interpolated_factor():
     p, q, weight = matrices(), matrices(), torch.tensor([0.0, 0.3, 0.9, 1.0], dtype=torch.float64)
     expected = torch.linalg.cholesky(weight[:, None, None] * p @ p.mT + (1 - weight[:, None, None]) * q @ q.mT)
-    torch.testing.assert_close(interpolated_factor(weight, p, q), expected)
-    weight = torch.tensor([0.1, 0.3, 0.9, 0.5], dtype=torch.float64, requires_grad=True)
-    assert gradcheck(
-        lambda w, p, q: interpolated_factor(w, p.tril(), q.tril()),
-        (weight, p.clone().requires_grad_(), q.clone().requires_grad_()),
-    )
+    torch.testing.assert_close(interpolated_factor(E, weight, p, q), expected)
+
+
+def test_a_reversed_factor_is_lower_triangular():
+    p = matrices()
+    precision = p @ p.mT
+    w = reversed_lower(E, torch.linalg.cholesky(precision.flip(-2, -1)))
+    torch.testing.assert_close(w @ w.mT, torch.linalg.inv(precision))
+    assert torch.equal(w, w.tril())
 
 
 def test_log_ratio_near_and_far():
     q = torch.tensor([1.0, 3.0, 1e-4], dtype=torch.float64)
     for step in (1e-14, 1e-3, 0.49, 0.51, 1e6):
         torch.testing.assert_close(
-            log_ratio(q * (1 + step), q), torch.log1p((q * (1 + step) - q) / q), rtol=1e-12, atol=0
+            E.log_ratio(q * (1 + step), q), torch.log1p((q * (1 + step) - q) / q), rtol=1e-12, atol=0
         )
-    torch.testing.assert_close(log_ratio(q * 1e-9, q), torch.full_like(q, np.log(1e-9)), rtol=1e-12, atol=0)
+    torch.testing.assert_close(E.log_ratio(q * 1e-9, q), torch.full_like(q, np.log(1e-9)), rtol=1e-12, atol=0)
     p = torch.tensor([1.0, 2.0, 1e-6, 5.0], dtype=torch.float64, requires_grad=True)
     assert gradcheck(
-        log_ratio,
+        E.log_ratio,
         (p, torch.tensor([1.0, 1.0, 1.0, 1e3], dtype=torch.float64, requires_grad=True)),
         eps=1e-9,
         atol=1e-4,
@@ -77,6 +110,12 @@ def test_log_ratio_near_and_far():
     )
 
 
+def test_log_ratio_of_numpy_is_the_same():
+    p, q = np.exp(RNG.normal(size=(2, 50)) * 5.0)
+    expected = E.log_ratio(torch.as_tensor(p), torch.as_tensor(q))
+    np.testing.assert_allclose(NUMPY.log_ratio(p, q), expected, rtol=1e-13)
+
+
 def test_solve_vector_with_one_factor_for_all():
     chol, v = matrices(1)[0], torch.as_tensor(RNG.normal(size=(2, 5, 3)))
-    torch.testing.assert_close(chol @ solve_vector(chol, v)[..., None], v[..., None])
+    torch.testing.assert_close(chol @ solve_vector(E, chol, v)[..., None], v[..., None])

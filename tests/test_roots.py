@@ -6,13 +6,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trpl.projections.kl import Width, kl_root, twice_kl_of_excess
+from trpl.engines import NUMPY, torch_engine
+from trpl.projections.kl.equation import LARGEST_NARROW, any_root, twice_kl_of_excess
+from trpl.projections.kl.equation import narrow_root_outside as narrow_root
 from trpl.roots import increasing_root, one_step
+
+E = torch_engine()
 
 
 def solve(function, slope, target, start):
     x = torch.as_tensor(start, dtype=torch.float64)
     return increasing_root(
+        E,
         lambda x: (function(x), x * slope(x)),
         torch.as_tensor(target, dtype=torch.float64),
         start=x,
@@ -66,13 +71,14 @@ def test_two_steps_that_end_on_the_mirror_root_go_on():
         start = 0.5 * (near + far)
         near, far = (start, far) if first_step(start) > -0.1 else (near, start)
     torch.testing.assert_close(first_step(start), torch.full_like(start, -0.1), rtol=1e-9, atol=0.0)
-    found = increasing_root(evaluate, target, start=start, active=torch.tensor([True]))
+    found = increasing_root(E, evaluate, target, start=start, active=torch.tensor([True]))
     torch.testing.assert_close(found, torch.tensor([0.1], dtype=torch.float64), rtol=1e-9, atol=0.0)
 
 
 def test_entries_that_are_not_active_stay():
     start = torch.tensor([0.3, 0.7], dtype=torch.float64)
     found = increasing_root(
+        E,
         lambda x: (x * x, 2 * x * x),
         torch.tensor([0.25, 0.25], dtype=torch.float64),
         start=start,
@@ -92,7 +98,7 @@ def test_inactive_entries_cost_no_steps():
 
     target = torch.tensor([0.25, 4.0], dtype=torch.float64)
     increasing_root(
-        evaluate, target, start=torch.tensor([0.45, 1.0], dtype=torch.float64), active=torch.tensor([True, False])
+        E, evaluate, target, start=torch.tensor([0.45, 1.0], dtype=torch.float64), active=torch.tensor([True, False])
     )
     assert len(calls) <= 5
 
@@ -105,8 +111,8 @@ def test_inactive_entries_cost_no_steps():
 def test_kl_root_from_any_eigenvalues(eigenvalues, bound):
     values = torch.tensor([eigenvalues], dtype=torch.float64)
     limit = torch.tensor([bound], dtype=torch.float64)
-    outside = twice_kl_of_excess(values)[0] > 2 * limit * (1 + 1e-6)
-    x = kl_root(values, limit, outside)
+    outside = twice_kl_of_excess(E, values)[0] > 2 * limit * (1 + 1e-6)
+    x = any_root(E, values, limit, outside)
     if outside:
         assert 0 < float(x) <= 1
         u = np.array(eigenvalues) * x.item()
@@ -132,12 +138,12 @@ def test_narrow_regions_need_no_bracket(dim, dtype, smallest, tolerance):
     rng = np.random.default_rng(dim)
     kind = getattr(torch, dtype)
     values = torch.as_tensor(spectra(rng, 20_000, dim), dtype=kind).clip(-1.0 + torch.finfo(kind).eps)
-    bounds = torch.as_tensor(np.geomspace(smallest, Width.NARROW.value, len(values)), dtype=kind)
-    outside = twice_kl_of_excess(values)[0] > 2 * bounds * (1 + 1e-3)
-    x = kl_root(values, bounds, outside, Width.NARROW)
+    bounds = torch.as_tensor(np.geomspace(smallest, LARGEST_NARROW, len(values)), dtype=kind)
+    outside = twice_kl_of_excess(E, values)[0] > 2 * bounds * (1 + 1e-3)
+    x = narrow_root(E, values, bounds, outside)
     assert bool(((x > 0) & (x <= 1)).all())
     assert bool((x[~outside] == 1.0).all())
-    reached = 0.5 * twice_kl_of_excess(x.double()[:, None] * values.double())[0]
+    reached = 0.5 * twice_kl_of_excess(E, x.double()[:, None] * values.double())[0]
     assert float((reached / bounds.double() - 1.0)[outside].abs().max()) < tolerance
 
 
@@ -145,7 +151,7 @@ def test_a_bound_too_small_for_its_type_stays_at_the_start():
     """In float32 the KL of 1e-12 is all rounding; the first guess is the best there is."""
     values = torch.tensor([[3.0, -0.5], [1e20, 2.0]])
     bounds = torch.full((2,), 1e-12)
-    x = kl_root(values, bounds, torch.ones(2, dtype=torch.bool), Width.NARROW)
+    x = narrow_root(E, values, bounds, torch.ones(2, dtype=torch.bool))
     expected = 2e-6 / torch.tensor([np.hypot(3.0, 0.5), 1e20], dtype=torch.float64)
     np.testing.assert_allclose(x.double(), expected, rtol=0.5)
 
@@ -155,8 +161,8 @@ def test_wide_regions_have_a_root_too(bound):
     """A prediction a million times wider than the old policy, in one direction or in one of three."""
     values = torch.tensor([[-1.0 + 1e-13] * 3, [-1.0 + 1e-13, 5.0, 1e6]], dtype=torch.float64)
     limit = torch.full((2,), bound, dtype=torch.float64)
-    x = kl_root(values, limit, torch.ones(2, dtype=torch.bool))
-    found = twice_kl_of_excess(x[:, None] * values)[0]
+    x = any_root(E, values, limit, torch.ones(2, dtype=torch.bool))
+    found = twice_kl_of_excess(E, x[:, None] * values)[0]
     assert torch.allclose(found, 2 * limit, rtol=1e-8, atol=0.0)
 
 
@@ -174,7 +180,7 @@ def test_one_step_is_of_fourth_order(root, side):
     distances = side * np.array([0.02, 0.01, 0.005])
     target = polynomial_in_logs(np.array(root))[0]
     starts = root + distances
-    found = starts + np.log(one_step(target, *polynomial_in_logs(starts)))
+    found = starts + np.log(one_step(NUMPY, target, *polynomial_in_logs(starts)))
     error = np.abs(found - root)
     assert error[0] < 2e-6
     np.testing.assert_allclose(error[:-1] / error[1:], 16.0, rtol=0.1)
@@ -184,5 +190,7 @@ def test_one_step_stays_where_its_start_is_bad_or_f_only_rounding():
     f = np.array([1.0, 0.0, -1e-30, np.nan])
     target = np.array([1.2, 1e-12, 1e-12, 1e-12])  # the first would grow by a tenth
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(one_step(target, f, 2.0 * f, 4.0 * f, 8.0 * f), 1.0)
-    assert one_step(np.array([1.05]), *(k * np.ones(1) for k in (1.0, 2.0, 4.0, 8.0))) == pytest.approx(1.05**0.5)
+        np.testing.assert_array_equal(one_step(NUMPY, target, f, 2.0 * f, 4.0 * f, 8.0 * f), 1.0)
+    assert one_step(NUMPY, np.array([1.05]), *(k * np.ones(1) for k in (1.0, 2.0, 4.0, 8.0))) == pytest.approx(
+        1.05**0.5
+    )

@@ -4,19 +4,10 @@ The layers are in `trpl.torch` and `trpl.jax`; what is here works on arrays of e
 """
 
 from trpl.errors import ConvergenceError
-from trpl.gaussians import (
-    DiagGaussian,
-    FullGaussian,
-    Gaussian,
-    Parts,
-    entropy,
-    frobenius_parts,
-    kl_parts,
-    log_prob,
-    wasserstein_parts,
-)
+from trpl.families import entropy, kl, log_prob
+from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, Parts, frobenius_parts, kl_parts, wasserstein_parts
+from trpl.layers.layer import Audit
 from trpl.methods import Method, Style, register
-from trpl.projections.layer import Audit
 
 __version__ = "0.2.0"
 
@@ -31,6 +22,7 @@ __all__ = [
     "Style",
     "entropy",
     "frobenius_parts",
+    "kl",
     "kl_parts",
     "log_prob",
     "register",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from array_api_compat import array_namespace
 
 from trpl.gaussians import Gaussian, entropy
-from trpl.gaussians.values import Array
+from trpl.types import Array
 
 
 def normalised(advantages: Array, *, unbiased: bool = False) -> Array:

@@ -6,31 +6,35 @@ Knows no Gaussians.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from trpl.backend import any_true, namespace, while_loop
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Mask, PerState
 
-Array = Any
+FAST_STEPS = 4
+"""Ordinary inputs need two steps from a good start; only then is the residual looked at."""
+MAX_STEPS = 64
+"""Bisection alone would be down to rounding by then."""
+LARGEST_GROWTH = 0.05
+"""Largest logarithmic step that `one_step` takes; the starts in use are within 0.01 of their roots."""
 
-FAST_STEPS = 4  # ordinary inputs need two steps from a good start, and only then does one look
-MAX_STEPS = 64  # bisection alone would be down to rounding by then
 
-
-def residual_tolerance(x: Array) -> float:
+def residual_tolerance(e: Engine, x: PerState) -> float:
     """Relative residual of √f from which one more Newton step ends at rounding (the error squares)."""
-    return 1e-6 if namespace(x).finfo(x.dtype).bits == 64 else 5e-4
+    return 1e-6 if e.xp.finfo(x.dtype).bits == 64 else 5e-4
 
 
-LARGEST_GROWTH = 0.05  # of a start that deserves its step: the known ones are within a hundredth
-
-
-def one_step(target: Array, value: Array, first: Array, second: Array, third: Array) -> Array:
-    """By which factor x must grow for f(x) = target, from f and its first three derivatives by log x.
+def one_step(
+    e: Engine, target: PerState, value: PerState, first: PerState, second: PerState, third: PerState
+) -> PerState:
+    """The factor by which x must grow for f(x) = target, from f and its first three derivatives by log x.
 
     The Taylor series of the inverse to third order, written on log f, nearly a straight line for distances, which are
-    squares of something: an error of 1e-3 in log x becomes one below 1e-12. Where f is only rounding the factor is 1.
+    squares of something: an error of 1e-3 in log x becomes one below 1e-12. The factor is 1 where the step would be
+    long (`LARGEST_GROWTH`), as it is where f is only rounding.
     """
-    xp = namespace(value)
+    xp = e.xp
     bend = second / first - first / value
     twist = third / first - (3.0 * second - 2.0 * first * first / value) / value
     step = xp.log(target / value) * value / first
@@ -39,12 +43,13 @@ def one_step(target: Array, value: Array, first: Array, second: Array, third: Ar
 
 
 def increasing_root(
-    evaluate: Callable[[Array], tuple[Array, Array]],
-    target: Array,
+    e: Engine,
+    evaluate: Callable[[PerState], tuple[PerState, PerState]],
+    target: PerState,
     *,
-    start: Array,
-    active: Array,
-) -> Array:
+    start: PerState,
+    active: Mask,
+) -> PerState:
     """x in (0, 1] with f(x) = target, for each entry that is `active`; the others stay at `start` and take no part.
 
     `evaluate(x)` gives f(x) and x·f′(x), f increasing with f(0) < target < f(1). Newton runs on √f − √target, nearly a
@@ -52,23 +57,23 @@ def increasing_root(
     leave is solved inside a bracket: a step that would leave it is replaced by its middle, on a logarithmic scale, so
     no start and no curvature can make it stall.
     """
-    xp = namespace(target)
+    xp = e.xp
     goal = xp.sqrt(target)
-    tolerance = residual_tolerance(target) * goal
+    tolerance = residual_tolerance(e, target) * goal
 
-    def newton(x: Array) -> tuple[Array, Array]:
+    def newton(x: PerState) -> tuple[PerState, PerState]:
         """The next x, and how much of √f is missing at this one."""
         value, slope = evaluate(x)
         root = xp.sqrt(value)
         missing = goal - root
         return x + 2.0 * x * root * missing / slope, missing
 
-    def bare(x: Array, unfinished: Array) -> tuple:
+    def bare(x: PerState, unfinished: Mask) -> tuple:
         following, missing = newton(x)
         close = (xp.abs(missing) <= tolerance) & (following > 0.0)
         return xp.where(unfinished, following, x), unfinished & ~close
 
-    def bracketed(x: Array, low: Array, high: Array, unfinished: Array) -> tuple:
+    def bracketed(x: PerState, low: PerState, high: PerState, unfinished: Mask) -> tuple:
         following, missing = newton(x)
         close, below = xp.abs(missing) <= tolerance, missing > 0.0
         low, high = xp.where(below, x, low), xp.where(below, high, x)
@@ -80,8 +85,8 @@ def increasing_root(
     second, missing = newton(newton(start)[0])
     close = (xp.abs(missing) <= tolerance) & (second > 0.0)  # f may have a second root below 0
     fast, unfinished = xp.where(active, second, start), active & ~close
-    if not any_true(unfinished):
+    if not e.any(unfinished):
         return fast
-    fast, unfinished = while_loop(lambda x, left: left, bare, (fast, unfinished), max_steps=FAST_STEPS - 2, unroll=True)
+    fast, unfinished = e.loop(lambda x, left: left, bare, (fast, unfinished), max_steps=FAST_STEPS - 2)
     state = (xp.where(unfinished, start, fast), xp.zeros_like(start), xp.ones_like(start), unfinished)
-    return while_loop(lambda x, low, high, left: left, bracketed, state, max_steps=MAX_STEPS)[0]
+    return e.loop(lambda x, low, high, left: left, bracketed, state, max_steps=MAX_STEPS)[0]

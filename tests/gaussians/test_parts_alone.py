@@ -7,14 +7,17 @@ import torch
 from frameworks import Torch, policies
 from generators import gentle_pair
 from trpl import DiagGaussian, FullGaussian, frobenius_parts, wasserstein_parts
+from trpl.engines import torch_engine
 from trpl.gaussians.distances import frobenius_cov, wasserstein_cov
 
 
 @pytest.mark.parametrize("kind", ["diag", "full"])
 def test_defaults_are_those_of_the_whole(kind):
     p, q = policies(Torch(), gentle_pair(kind))
-    assert torch.equal(wasserstein_cov(p, q), wasserstein_parts(p, q, scaled=True, form="commuting").cov)
-    assert torch.equal(frobenius_cov(p, q), frobenius_parts(p, q, whitened=False).cov)
+    assert torch.equal(
+        wasserstein_cov(torch_engine(), p, q), wasserstein_parts(p, q, scaled=True, form="commuting").cov
+    )
+    assert torch.equal(frobenius_cov(torch_engine(), p, q), frobenius_parts(p, q, whitened=False).cov)
 
 
 def test_values_are_detached_and_rescaled_whole():

@@ -10,7 +10,6 @@ from frameworks import Torch, policies
 from generators import close_pair, gentle_pair
 from trpl import entropy
 from trpl.errors import ConvergenceError
-from trpl.projections import joint_kl
 from trpl.torch import JointKLProjection, KLProjection
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -63,15 +62,15 @@ def test_inside_the_bound_the_joint_projection_only_scales(kind, equality):
     predicted, old = policies(Torch(), close_pair(kind))
     offset = torch.linspace(-0.02, 0.02, len(predicted.mean), dtype=torch.float64)
     target = entropy(predicted) + offset
-    found = joint_kl.project(
-        predicted, old, bound=torch.tensor(0.5, dtype=torch.float64), entropy=target, equality=equality
-    )
+    layer, named = JointKLProjection(0.5), {"entropy" if equality else "min_entropy": target}
+    found = layer(predicted, old, **named)
+    audit = layer.audit(predicted, found, old, **named)
     moved = torch.ones_like(offset, dtype=torch.bool) if equality else offset > 0
     reached = torch.where(moved, target, entropy(predicted))
-    same(found.projected, scaled_to(predicted, reached))
-    assert bool((found.kl_multiplier == 0.0).all())
+    same(found, scaled_to(predicted, reached))
+    assert bool((audit.mean_multiplier == 0.0).all())
     expected = torch.where(moved, torch.expm1(2.0 * offset / predicted.dim), 0.0)
-    torch.testing.assert_close(found.entropy_multiplier, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(audit.entropy_multiplier, expected, rtol=1e-9, atol=1e-12)
 
 
 @every_kind

@@ -7,8 +7,10 @@ from cases import CASES, KINDS
 from frameworks import TYPES, Torch, policies
 from generators import gentle_pair
 from trpl import DiagGaussian
-from trpl.gaussians.distances import kl_cov
-from trpl.projections import kl
+from trpl.engines import torch_engine
+from trpl.gaussians import kl_cov
+from trpl.projections.kl import diagonal
+from trpl.projections.kl.routes import WIDE
 
 FACTOR = 1.2
 
@@ -53,15 +55,15 @@ def test_multipliers_are_seen_from_the_result(dtype, accuracy):
     q = torch.exp(3.0 * old).to(dtype)
     p = (q * torch.exp(10.0**wide * change)).to(dtype)
     bound = (10.0 ** (-5.0 + 6.0 * torch.rand(size, generator=draw, dtype=torch.float64))).to(dtype)
-    excess = kl.diag_excess(p, q)
     outside = kl_cov(DiagGaussian(q, p), DiagGaussian(q, q)) > bound
     assert 0.5 < outside.double().mean() < 0.99
-    x = kl._diag_root(excess, bound, kl.Width.ANY)
-    projected, ratio = kl._diag_forward(p, q, bound, excess, x)
-    seen_ratio, normal, seen = kl._seen_from(projected, q, excess)
+    e = torch_engine()
+    (projected,), (ratio, _, x) = diagonal.solve(e, p, q, bound, WIDE, whole=True)
+    seen_ratio, normal, seen = diagonal.recover(e, p, q, projected)
     torch.testing.assert_close(seen_ratio[outside], ratio[outside], rtol=10 * torch.finfo(dtype).eps, atol=0.0)
     torch.testing.assert_close(1.0 + normal[outside], (ratio * ratio)[outside], rtol=1e-5, atol=accuracy)
     torch.testing.assert_close(seen[outside], x[outside], rtol=accuracy, atol=0.0)
-    nowhere = kl._seen_from(q, q, excess)
+    assert bool((seen[~outside] == 1.0).all())
+    nowhere = diagonal.recover(e, p, q, q)  # a bound below rounding
     for found, expected in zip(nowhere, (1.0, 0.0, 0.0), strict=True):
         assert bool((found == expected).all())

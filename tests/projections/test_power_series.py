@@ -5,11 +5,14 @@ import pytest
 import torch
 
 from trpl import FullGaussian, kl_parts
-from trpl.projections.kl import Width, kl_root
-from trpl.projections.series import LARGEST_BOUND, _power_traces, _powers, series_root
+from trpl.engines import NUMPY, torch_engine
+from trpl.projections.kl.equation import LARGEST_NARROW as LARGEST_BOUND
+from trpl.projections.kl.equation import any_root, power_traces, powers, series_root
+from trpl.projections.kl.routes import NARROW, ORDINARY, ROUTES, WIDE, choose, route_for
 from trpl.torch import KLProjection
 
 RNG = np.random.default_rng(12)
+E = torch_engine()
 
 
 def symmetric(eigenvalues: np.ndarray) -> torch.Tensor:
@@ -29,33 +32,33 @@ def test_against_the_eigenvalues(dim, bound):
     values = torch.linalg.eigvalsh(excess)
     kl = 0.5 * (torch.log1p(values) - values / (1.0 + values)).sum(-1)
     outside = kl > bounds
-    found, expected = series_root(excess, bounds, outside), kl_root(values, bounds, outside)
+    found, expected = series_root(E, excess, bounds, outside), any_root(E, values, bounds, outside)
     assert bool(outside.any())
     assert bool((found[~outside] == 1.0).all())
     error = (found / expected - 1.0).abs().max()
     assert float(error) < (1e-7 if bound == LARGEST_BOUND else 1e-9 if bound == 1e-3 else 5e-12)
 
 
-def test_traces_of_powers():
+def test_traces_ofpowers():
     """Exact up to the eighth; the others as one eigenvalue alone would have them."""
     a = symmetric(RNG.uniform(-0.5, 0.5, size=(6, 4)))
-    traces = _power_traces(a)
+    traces = power_traces(E, a)
     assert len(traces) == 11
     for k, trace in enumerate(traces[:7], start=2):
         expected = torch.linalg.matrix_power(a, k).diagonal(dim1=-2, dim2=-1).sum(-1)
         torch.testing.assert_close(trace, expected, rtol=1e-10, atol=1e-14)
     one = torch.tensor([[[-0.3]]], dtype=torch.float64)
-    for k, trace in enumerate(_power_traces(one), start=2):
+    for k, trace in enumerate(power_traces(E, one), start=2):
         torch.testing.assert_close(trace, torch.tensor([(-0.3) ** k], dtype=torch.float64), rtol=1e-12, atol=0)
 
 
-def test_powers():
-    assert [float(power) for power in _powers(torch.tensor(-2.0))] == [(-2.0) ** k for k in range(2, 13)]
+def testpowers():
+    assert [float(power) for power in powers(torch.tensor(-2.0))] == [(-2.0) ** k for k in range(2, 13)]
 
 
 def test_equal_policies_ask_for_nothing():
     none = torch.zeros(2, dtype=torch.bool)
-    found = series_root(torch.zeros(2, 3, 3, dtype=torch.float64), torch.full((2,), 1e-3, dtype=torch.float64), none)
+    found = series_root(E, torch.zeros(2, 3, 3, dtype=torch.float64), torch.full((2,), 1e-3, dtype=torch.float64), none)
     assert found.tolist() == [1.0, 1.0]
 
 
@@ -76,9 +79,15 @@ def test_what_the_series_leaves_is_polished():
     ("largest", "width"),
     [(1e-3, "NARROW"), (LARGEST_BOUND, "NARROW"), (0.0051, "ORDINARY"), (3.0, "ORDINARY"), (3.01, "ANY")],
 )
-def test_width_of_a_number(largest, width):
-    assert Width.of(largest) is Width[width]
-    assert Width.of(float("inf")) is Width.ANY
+def test_route_of_a_bound(largest, width):
+    route = {"NARROW": NARROW, "ORDINARY": ORDINARY, "ANY": WIDE}[width]
+    assert route_for(largest) is route
+    assert route_for(float("inf")) is route_for(float("nan")) is WIDE
+    assert [r.up_to for r in ROUTES] == sorted(r.up_to for r in ROUTES)
+    bounds = np.array([1e-6, largest])
+    assert choose(NUMPY, None, bounds) is route  # by its largest value, where that can be looked at
+    assert choose(torch_engine(concrete=False), None, torch.as_tensor(bounds)) is WIDE
+    assert choose(NUMPY, NARROW, bounds) is NARROW
 
 
 @pytest.mark.parametrize("bound", [1e-3, 0.1, 10.0])

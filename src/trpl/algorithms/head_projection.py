@@ -10,9 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy
-from trpl.gaussians.density import whiten
-from trpl.gaussians.distances import kl_cov
+from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, kl_cov, whiten
 from trpl.projections.entropy import control_entropy
 
 MAX_ROUNDS = 20

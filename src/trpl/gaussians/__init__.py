@@ -1,8 +1,20 @@
-"""Gaussian values, entropy and log-density, and the distances by parts."""
+"""Gaussian values, and what one asks of them: entropy, log-density, distances by parts.
 
-from trpl.gaussians.density import entropy, half_log_det, log_prob, whiten
-from trpl.gaussians.distances import frobenius_parts, kl_parts, mahalanobis, wasserstein_parts
+These functions take arrays of NumPy, PyTorch or JAX and are differentiable by their framework. `density` and
+`distances` have the formulas, on the arrays of an engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trpl.engines import engine_of
+from trpl.gaussians import density, distances
+from trpl.gaussians.distances import Form
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts
+
+if TYPE_CHECKING:
+    from trpl.types import PerState, Vector
 
 __all__ = [
     "DiagGaussian",
@@ -12,9 +24,82 @@ __all__ = [
     "entropy",
     "frobenius_parts",
     "half_log_det",
+    "kl_cov",
     "kl_parts",
     "log_prob",
     "mahalanobis",
     "wasserstein_parts",
     "whiten",
 ]
+
+
+def half_log_det(p: Gaussian) -> PerState:
+    """½ log|Σ|, one for each covariance."""
+    return density.half_log_det(engine_of(*p), p)
+
+
+def entropy(p: Gaussian) -> PerState:
+    """H(p) = ½ log|2πe Σ|, one for each covariance (a single number when the batch shares it)."""
+    return density.entropy(engine_of(*p), p)
+
+
+def whiten(q: Gaussian, v: Vector) -> Vector:
+    """L⁻¹v with Σ_q = LLᵀ: the vector as q sees it."""
+    return density.whiten(engine_of(*q, v), q, v)
+
+
+def log_prob(p: Gaussian, x: Vector) -> PerState:
+    """log N(x | μ, Σ) = −½‖L⁻¹(x − μ)‖² − ½ log|Σ| − (d/2) log 2π."""
+    return density.log_prob(engine_of(*p, x), p, x)
+
+
+def mahalanobis(p: Gaussian, q: Gaussian) -> PerState:
+    """(μ_p − μ_q)ᵀ Σ_q⁻¹ (μ_p − μ_q)."""
+    return distances.mahalanobis(engine_of(*p, *q), p, q)
+
+
+def kl_parts(p: Gaussian, q: Gaussian) -> Parts:
+    """KL(p‖q) by parts (paper, section 3): their sum is the KL.
+
+    Args:
+        p: The newer policy.
+        q: The older one.
+
+    Returns:
+        mean = ½ (μ_p − μ_q)ᵀ Σ_q⁻¹ (μ_p − μ_q) and cov = ½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|).
+    """
+    return distances.kl_parts(engine_of(*p, *q), p, q)
+
+
+def kl_cov(p: Gaussian, q: Gaussian) -> PerState:
+    """The covariance part of KL(p‖q): ½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|)."""
+    return distances.kl_cov(engine_of(*p, *q), p, q)
+
+
+def wasserstein_parts(p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form = "commuting") -> Parts:
+    """The squared Wasserstein-2 distance by parts (paper, section 3).
+
+    Args:
+        p: The newer policy.
+        q: The older one.
+        scaled: Whether both parts are measured in units of Σ_q, as the projections do.
+        form: "commuting", the paper's, as if the covariances commuted; or "exact". For diagonal ones the two are one.
+
+    Returns:
+        The mean part, Mahalanobis or |μ_p − μ_q|², and the covariance part.
+    """
+    return distances.wasserstein_parts(engine_of(*p, *q), p, q, scaled=scaled, form=form)
+
+
+def frobenius_parts(p: Gaussian, q: Gaussian, *, whitened: bool = False) -> Parts:
+    """The Frobenius distance by parts (paper, section 3).
+
+    Args:
+        p: The newer policy.
+        q: The older one.
+        whitened: Whether the difference of covariances is measured as q sees it.
+
+    Returns:
+        The Mahalanobis distance of the means, and ‖Σ_p − Σ_q‖²_F or ‖L_q⁻¹(Σ_p − Σ_q)L_q⁻ᵀ‖²_F.
+    """
+    return distances.frobenius_parts(engine_of(*p, *q), p, q, whitened=whitened)

@@ -1,34 +1,35 @@
-"""Entropy, log-density and whitening of Gaussians."""
+"""Entropy, log-density and whitening of Gaussians, on the arrays of an engine."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
-from trpl.backend import namespace
 from trpl.gaussians.values import DiagGaussian, Gaussian
-from trpl.linalg import diagonal, solve_vector, squared_norm
+from trpl.linalg import solve_vector
 
-Array = Any
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import PerState, Vector
 
 
-def half_log_det(p: Gaussian) -> Array:
+def half_log_det(e: Engine, p: Gaussian) -> PerState:
     """½ log|Σ|, one for each covariance."""
-    xp = namespace(p.scale)
-    diag = p.std if isinstance(p, DiagGaussian) else diagonal(p.scale)
-    return xp.sum(xp.log(diag), axis=-1)
+    diag = p.std if isinstance(p, DiagGaussian) else e.diagonal(p.chol)
+    return e.xp.sum(e.xp.log(diag), axis=-1)
 
 
-def entropy(p: Gaussian) -> Array:
+def entropy(e: Engine, p: Gaussian) -> PerState:
     """H(p) = ½ log|2πe Σ|, one for each covariance (a single number when the batch shares it)."""
-    return half_log_det(p) + 0.5 * p.dim * math.log(2.0 * math.pi * math.e)
+    return half_log_det(e, p) + 0.5 * p.dim * math.log(2.0 * math.pi * math.e)
 
 
-def whiten(q: Gaussian, v: Array) -> Array:
+def whiten(e: Engine, q: Gaussian, v: Vector) -> Vector:
     """L⁻¹v with Σ_q = LLᵀ: the vector as q sees it."""
-    return v / q.std if isinstance(q, DiagGaussian) else solve_vector(q.scale, v)
+    return v / q.std if isinstance(q, DiagGaussian) else solve_vector(e, q.chol, v)
 
 
-def log_prob(p: Gaussian, x: Array) -> Array:
+def log_prob(e: Engine, p: Gaussian, x: Vector) -> PerState:
     """log N(x | μ, Σ) = −½‖L⁻¹(x − μ)‖² − ½ log|Σ| − (d/2) log 2π."""
-    return -0.5 * squared_norm(whiten(p, x - p.mean)) - half_log_det(p) - 0.5 * p.dim * math.log(2.0 * math.pi)
+    white = whiten(e, p, x - p.mean)
+    return -0.5 * e.vecdot(white, white) - half_log_det(e, p) - 0.5 * p.dim * math.log(2.0 * math.pi)

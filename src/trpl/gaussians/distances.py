@@ -1,4 +1,4 @@
-"""The three distances between Gaussians, by parts (paper, section 3).
+"""The three distances between Gaussians, by parts (paper, section 3), on the arrays of an engine.
 
 `p` is the newer policy, `q` the older. Every covariance part is a sum of squares, or written about p = q, so that small
 distances keep their digits.
@@ -6,66 +6,67 @@ distances keep their digits.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from trpl.backend import namespace, solve_triangular, stop_gradient
+from trpl.engines import mT
 from trpl.gaussians.density import whiten
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts
-from trpl.linalg import (
-    diagonal,
-    identity_like,
-    log_ratio,
-    lower_mask,
-    squared_frobenius,
-    squared_norm,
-    symmetric_root,
-)
+from trpl.linalg import symmetric_root
 
-Array = Any
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import PerState, Scale
+
 Form = Literal["commuting", "exact"]
 
 
-def mahalanobis(p: Gaussian, q: Gaussian) -> Array:
+def mahalanobis(e: Engine, p: Gaussian, q: Gaussian) -> PerState:
     """(μ_p − μ_q)ᵀ Σ_q⁻¹ (μ_p − μ_q)."""
-    return squared_norm(whiten(q, p.mean - q.mean))
+    white = whiten(e, q, p.mean - q.mean)
+    return e.vecdot(white, white)
 
 
-def kl_parts(p: Gaussian, q: Gaussian) -> Parts:
+def kl_parts(e: Engine, p: Gaussian, q: Gaussian) -> Parts:
     """KL(p‖q) by parts (paper, section 3).
 
     mean = ½ (μ_p − μ_q)ᵀ Σ_q⁻¹ (μ_p − μ_q)
     cov  = ½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|)
     """
-    return Parts(mean=0.5 * mahalanobis(p, q), cov=kl_cov(lowered(p), lowered(q)))
+    return Parts(mean=0.5 * mahalanobis(e, p, q), cov=kl_cov(e, lower_only(e, p), lower_only(e, q)))
 
 
-def lowered(p: Gaussian) -> Gaussian:
+def lower_only(e: Engine, p: Gaussian) -> Gaussian:
     """The same Gaussian, with no gradient to what stands above the diagonal of its factor."""
-    return p if isinstance(p, DiagGaussian) else p.with_scale(p.chol * lower_mask(p.chol))
+    return p if isinstance(p, DiagGaussian) else p.with_scale(p.chol * e.lower(p.chol))
 
 
-def kl_cov(p: Gaussian, q: Gaussian) -> Array:
-    """½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|), written with L_q⁻¹L_p = I + E as ½‖E‖² + Σ (e_ii − log(1 + e_ii))."""
-    xp = namespace(p.scale)
-    if isinstance(p, DiagGaussian) and isinstance(q, DiagGaussian):
-        excess = (p.std - q.std) / q.std
-        return xp.sum(0.5 * excess * excess + (excess - log_ratio(p.std, q.std)), axis=-1)
-    excess = solve_triangular(q.scale, p.scale - q.scale)
-    logs = log_ratio(diagonal(p.scale), diagonal(q.scale))
-    return 0.5 * squared_frobenius(excess) + xp.sum(diagonal(excess) - logs, axis=-1)
+def kl_cov(e: Engine, p: Gaussian, q: Gaussian) -> PerState:
+    """½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|), of the covariances of p and q."""
+    return kl_of_scales(e, p.scale, q.scale, full=isinstance(p, FullGaussian))
 
 
-def wasserstein_parts(p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form = "commuting") -> Parts:
-    """The squared Wasserstein-2 distance by parts (paper, section 3).
+def kl_of_scales(e: Engine, p: Scale, q: Scale, *, full: bool) -> PerState:
+    """`kl_cov`, written with L_q⁻¹L_p = I + E as ½‖E‖² + Σ (e_ii − log(1 + e_ii))."""
+    xp = e.xp
+    if not full:
+        excess = (p - q) / q
+        return xp.sum(0.5 * excess * excess + (excess - e.log_ratio(p, q)), axis=-1)
+    excess = e.solve_triangular(q, p - q)
+    logs = e.log_ratio(e.diagonal(p), e.diagonal(q))
+    return 0.5 * e.matrix_dot(excess, excess) + xp.sum(e.diagonal(excess) - logs, axis=-1)
 
-    Scaled by Σ_q, as the projections use it, the mean part is the Mahalanobis distance; plain, it is |μ_p − μ_q|². For
-    the covariance part see `wasserstein_cov`.
+
+def wasserstein_parts(e: Engine, p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form = "commuting") -> Parts:
+    """The squared Wasserstein-2 distance by parts (paper, section 3); for the covariance part see `wasserstein_cov`.
+
+    Scaled by Σ_q, as the projections use it, the mean part is the Mahalanobis distance; plain, it is |μ_p − μ_q|².
     """
-    mean = mahalanobis(p, q) if scaled else squared_norm(p.mean - q.mean)
-    return Parts(mean=mean, cov=wasserstein_cov(p, q, scaled=scaled, form=form))
+    shift = p.mean - q.mean
+    mean = mahalanobis(e, p, q) if scaled else e.vecdot(shift, shift)
+    return Parts(mean=mean, cov=wasserstein_cov(e, p, q, scaled=scaled, form=form))
 
 
-def wasserstein_cov(p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form = "commuting") -> Array:
+def wasserstein_cov(e: Engine, p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form = "commuting") -> PerState:
     """Covariance part of the squared Wasserstein-2 distance.
 
     commuting, plain:   ‖Σ_p^½ − Σ_q^½‖²_F
@@ -74,35 +75,22 @@ def wasserstein_cov(p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form
     exact, scaled:      ‖I − M^½‖²_F with M = L_q⁻¹ Σ_p L_q⁻ᵀ, the distance of the whitened pair
     """
     check_form(form)
-    if form == "exact" and not scaled and isinstance(p, FullGaussian):
-        p, q = lowered(p), lowered(q)
-        u, _, vt = namespace(p.scale).linalg.svd(stop_gradient(q.scale.mT @ p.scale), full_matrices=False)
-        rotation = u @ vt  # a minimum, so its own derivative drops out
-        return squared_frobenius(p.scale - q.scale @ rotation)
-    root, change = root_change(p, q, form=form)
-    if not scaled:
-        return difference_norm(change, p)
-    return root_distance(root, change, p, form=form)
-
-
-def root_change(p: Gaussian, q: Gaussian, *, form: Form) -> tuple[Array, Array]:
-    """The square root of q's covariance, and how far p's is from it; in the exact form both as q sees them."""
-    p, q = lowered(p), lowered(q)
+    p, q = lower_only(e, p), lower_only(e, q)
     if isinstance(p, DiagGaussian):
-        return q.scale, p.std - q.scale
-    if form == "commuting":
+        change = p.std - q.scale
+        change = change / q.scale if scaled else change
+        return e.vecdot(change, change)
+    if form == "exact" and not scaled:
+        u, _, vt = e.xp.linalg.svd(e.constant(mT(q.scale) @ p.scale), full_matrices=False)
+        change = p.scale - q.scale @ (u @ vt)  # a minimum over rotations, so their own derivative drops out
+    elif form == "exact":
+        ratio = e.solve_triangular(q.scale, p.scale)
+        change = symmetric_root(ratio) - e.eye(ratio)
+    else:
         root = symmetric_root(q.scale)
-        return root, symmetric_root(p.scale) - root
-    ratio = solve_triangular(q.scale, p.scale)
-    root = identity_like(ratio)
-    return root, symmetric_root(ratio) - root
-
-
-def root_distance(root: Array, change: Array, like: Gaussian, *, form: Form) -> Array:
-    """The scaled distance from what `root_change` gives: ‖S_q⁻¹(S_p − S_q)‖², where S_q = I in the exact form."""
-    if isinstance(like, DiagGaussian):
-        return squared_norm(change / root)
-    return squared_frobenius(namespace(change).linalg.solve(root, change) if form == "commuting" else change)
+        change = symmetric_root(p.scale) - root
+        change = e.xp.linalg.solve(root, change) if scaled else change
+    return e.matrix_dot(change, change)
 
 
 def check_form(form: str) -> None:
@@ -111,29 +99,26 @@ def check_form(form: str) -> None:
         raise ValueError(f"form must be 'commuting' or 'exact', not {form!r}")
 
 
-def frobenius_parts(p: Gaussian, q: Gaussian, *, whitened: bool = False) -> Parts:
+def frobenius_parts(e: Engine, p: Gaussian, q: Gaussian, *, whitened: bool = False) -> Parts:
     """The Frobenius distance by parts (paper, section 3); the mean part is the Mahalanobis distance."""
-    return Parts(mean=mahalanobis(p, q), cov=frobenius_cov(p, q, whitened=whitened))
+    return Parts(mean=mahalanobis(e, p, q), cov=frobenius_cov(e, p, q, whitened=whitened))
 
 
-def frobenius_cov(p: Gaussian, q: Gaussian, *, whitened: bool = False) -> Array:
+def frobenius_cov(e: Engine, p: Gaussian, q: Gaussian, *, whitened: bool = False) -> PerState:
     """‖Σ_p − Σ_q‖²_F, or ‖L_q⁻¹(Σ_p − Σ_q)L_q⁻ᵀ‖²_F: as seen from q, which does not change with the actions' units."""
-    return difference_norm(cov_difference(p, q, whitened=whitened), p)
+    p, q = lower_only(e, p), lower_only(e, q)
+    full = isinstance(p, FullGaussian)
+    difference = cov_difference(e, p.scale, q.scale, full=full, whitened=whitened)
+    return e.matrix_dot(difference, difference) if full else e.vecdot(difference, difference)
 
 
-def cov_difference(p: Gaussian, q: Gaussian, *, whitened: bool) -> Array:
+def cov_difference(e: Engine, p: Scale, q: Scale, *, full: bool, whitened: bool) -> Scale:
     """Σ_p − Σ_q, or the same as q sees it; from the difference D of the factors: DL_pᵀ + L_qDᵀ."""
-    p, q = lowered(p), lowered(q)
-    if isinstance(p, DiagGaussian) and isinstance(q, DiagGaussian):
-        difference = (p.std - q.std) * (p.std + q.std)
-        return difference / (q.std * q.std) if whitened else difference
+    if not full:
+        difference = (p - q) * (p + q)
+        return difference / (q * q) if whitened else difference
     if whitened:
-        excess = solve_triangular(q.scale, p.scale - q.scale)
-        return excess + excess.mT + excess @ excess.mT
-    change = p.scale - q.scale
-    return change @ p.scale.mT + q.scale @ change.mT
-
-
-def difference_norm(difference: Array, like: Gaussian) -> Array:
-    """The squared norm of a difference of covariances, diagonal or full."""
-    return squared_norm(difference) if isinstance(like, DiagGaussian) else squared_frobenius(difference)
+        excess = e.solve_triangular(q, p - q)
+        return excess + mT(excess) + excess @ mT(excess)
+    change = p - q
+    return change @ mT(p) + q @ mT(change)

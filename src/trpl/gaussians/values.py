@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from trpl.backend import numbers, stop_gradient
+from trpl.engines import engine_of
 
-Array = Any
+if TYPE_CHECKING:
+    from trpl.types import Matrix, PerState, Scale, Vector
 
 
 class DiagGaussian(NamedTuple):
     """A batch of Gaussians with covariance diag(std²).
 
-    `mean` is `[*batch, dim]`. `std` is `[*batch, dim]`, or `[dim]` for one covariance shared by the whole batch.
+    Args:
+        mean: `[*batch, dim]`.
+        std: `[*batch, dim]`, or `[dim]` for one covariance shared by the whole batch; positive.
+
+    Example:
+        >>> import numpy as np
+        >>> DiagGaussian(np.zeros((32, 3)), np.ones((32, 3))).dim
+        3
     """
 
-    mean: Array
-    std: Array
+    mean: Vector
+    std: Vector
 
     @property
     def dim(self) -> int:
@@ -29,7 +37,7 @@ class DiagGaussian(NamedTuple):
         return tuple(self.mean.shape[:-1])
 
     @property
-    def scale(self) -> Array:
+    def scale(self) -> Vector:
         """What stands for the covariance: the standard deviations."""
         return self.std
 
@@ -38,24 +46,32 @@ class DiagGaussian(NamedTuple):
         """Whether one covariance serves the whole batch."""
         return self.std.ndim < self.mean.ndim
 
-    def with_scale(self, std: Array) -> DiagGaussian:
+    def with_scale(self, std: Vector) -> DiagGaussian:
         """The same mean with other standard deviations."""
         return DiagGaussian(self.mean, std)
 
     def detached(self) -> DiagGaussian:
         """The same Gaussian, a constant for differentiation."""
-        return DiagGaussian(stop_gradient(self.mean), stop_gradient(self.std))
+        e = engine_of(*self)
+        return DiagGaussian(e.constant(self.mean), e.constant(self.std))
 
 
 class FullGaussian(NamedTuple):
     """A batch of Gaussians with covariance chol·cholᵀ.
 
-    `mean` is `[*batch, dim]`. `chol`, lower triangular with a positive diagonal, is `[*batch, dim, dim]`, or
-    `[dim, dim]` for one covariance shared by the whole batch.
+    Args:
+        mean: `[*batch, dim]`.
+        chol: Lower triangular with a positive diagonal, `[*batch, dim, dim]`, or `[dim, dim]` for one covariance shared
+            by the whole batch.
+
+    Example:
+        >>> import numpy as np
+        >>> FullGaussian(np.zeros((32, 3)), np.eye(3)).shares_covariance
+        True
     """
 
-    mean: Array
-    chol: Array
+    mean: Vector
+    chol: Matrix
 
     @property
     def dim(self) -> int:
@@ -68,7 +84,7 @@ class FullGaussian(NamedTuple):
         return tuple(self.mean.shape[:-1])
 
     @property
-    def scale(self) -> Array:
+    def scale(self) -> Matrix:
         """What stands for the covariance: the Cholesky factor."""
         return self.chol
 
@@ -77,37 +93,26 @@ class FullGaussian(NamedTuple):
         """Whether one covariance serves the whole batch."""
         return self.chol.ndim <= self.mean.ndim
 
-    def with_scale(self, chol: Array) -> FullGaussian:
+    def with_scale(self, chol: Matrix) -> FullGaussian:
         """The same mean with another Cholesky factor."""
         return FullGaussian(self.mean, chol)
 
     def detached(self) -> FullGaussian:
         """The same Gaussian, a constant for differentiation."""
-        return FullGaussian(stop_gradient(self.mean), stop_gradient(self.chol))
+        e = engine_of(*self)
+        return FullGaussian(e.constant(self.mean), e.constant(self.chol))
 
 
 Gaussian = DiagGaussian | FullGaussian
 
 
-class Pair(NamedTuple):
-    """A predicted and an old policy, and both again as constants to compute with."""
-
-    predicted: Gaussian
-    old: Gaussian
-    p: Gaussian
-    q: Gaussian
-
-    @classmethod
-    def of(cls, predicted: Gaussian, old: Gaussian, *, by_hand: bool = False) -> Pair:
-        """The pair of these two; where all derivatives are written by hand, in the form that is fastest."""
-        if not by_hand:
-            return cls(predicted, old, predicted.detached(), old.detached())
-        arrays = numbers(*predicted, *old)
-        return cls(predicted, old, type(predicted)(*arrays[:2]), type(old)(*arrays[2:]))
-
-
 class Parts(NamedTuple):
     """A distance between two Gaussians by parts, each of the batch shape: of the means, and of the covariances."""
 
-    mean: Array
-    cov: Array
+    mean: PerState
+    cov: PerState
+
+
+def gaussian(mean: Vector, scale: Scale, *, full: bool) -> Gaussian:
+    """The Gaussian with this mean and Cholesky factor, or standard deviations."""
+    return FullGaussian(mean, scale) if full else DiagGaussian(mean, scale)

@@ -14,9 +14,9 @@ import jax
 
 from trpl.gaussians.distances import Form
 from trpl.gaussians.values import Gaussian
-from trpl.projections import layer as core
-from trpl.projections.layer import Audit
-from trpl.projections.regions import KL, Frobenius, SeparateRegion, Wasserstein
+from trpl.layers import layer as core
+from trpl.layers.layer import Audit
+from trpl.projections.regions import KL, Frobenius, Region, Wasserstein
 
 Array = Any
 
@@ -33,7 +33,7 @@ class _Separate:
     entropy_first: bool
     check: bool
 
-    def _region(self) -> SeparateRegion:
+    def _region(self) -> Region:
         raise AssertionError("every layer names its region")
 
     def __call__(
@@ -94,7 +94,7 @@ class KLProjection(_Separate):
     entropy_first: bool = _static(False)
     check: bool = _static(True)
 
-    def _region(self) -> SeparateRegion:
+    def _region(self) -> Region:
         return KL()
 
 
@@ -109,7 +109,7 @@ class WassersteinProjection(_Separate):
     entropy_first: bool = _static(False)
     check: bool = _static(True)
 
-    def _region(self) -> SeparateRegion:
+    def _region(self) -> Region:
         return Wasserstein(self.form)
 
 
@@ -124,7 +124,7 @@ class FrobeniusProjection(_Separate):
     entropy_first: bool = _static(False)
     check: bool = _static(True)
 
-    def _region(self) -> SeparateRegion:
+    def _region(self) -> Region:
         return Frobenius(self.whitened)
 
 
@@ -157,11 +157,11 @@ class JointKLProjection:
             bound=self.bound if bound is None else bound,
             check=self.check,
             **core.entropy_targets(self.min_entropy, self.entropy_equality, min_entropy=min_entropy, entropy=entropy),
-        ).projected
+        )
 
     def penalty(self, predicted: Gaussian, projected: Gaussian) -> Array:
         """The regression penalty, state by state; its gradient goes into `predicted` only."""
-        return core.penalty(core.JOINT_REGION, predicted, projected)
+        return core.penalty_jointly(predicted, projected)
 
     def audit(
         self,

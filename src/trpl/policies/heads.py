@@ -12,7 +12,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
-from trpl.gaussians.values import Array
+from trpl.types import Array
 
 MIN_STD = 1e-5
 STD_SHIFT = math.log(math.expm1(1.0 - MIN_STD))  # softplus(STD_SHIFT) + MIN_STD = 1: policies start with deviation 1

@@ -1,44 +1,165 @@
-"""Frobenius projection of the covariance (paper, section 4.2 and appendix).
+"""Frobenius projection of the covariance (paper, section 4.2 and appendix), and its pullback.
 
-Covariances are interpolated: Σ̃ = (Σ + η Σ_old)/(1 + η), η = √(distance/ε) − 1, with the distance plain or whitened by
-Σ_old. The plain one depends on the actions' units and is unstable for small covariances, as the paper says.
+Covariances are interpolated: Σ̃ = Σ_old + wΔ, Δ = Σ − Σ_old, w = 1/(1 + η) = √(ε/distance), with the distance ‖D‖² plain
+(D = Δ) or whitened by Σ_old. The plain one depends on the actions' units and is unstable for small covariances, as the
+paper says. With K̄ the cotangent of Σ̃ and c = ⟨K̄, Δ⟩/‖D‖²,
+
+    Δ̄ = wK̄ directly,    D̄ = −wc D through the distance,    Σ̄_old = K̄ − Δ̄ − …,    ε̄ = ½ wc ‖D‖²/ε.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from trpl.backend import any_true, namespace, when_any
-from trpl.gaussians.distances import frobenius_cov
-from trpl.gaussians.values import DiagGaussian, Pair
-from trpl.linalg import interpolated_factor
-from trpl.projections.alignment import align
+from trpl.engines import mT
+from trpl.gaussians.distances import cov_difference
+from trpl.implicit.problems import Like, Solved
+from trpl.linalg import gram_pullback, interpolated_factor
 from trpl.projections.mean import shrinkage
 
-Array = Any
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Mask, Matrix, PerState, Vector
+
+_SCALES = (1, 3, 5)  # predicted scale, old scale and bound, among the inputs of a layer
 
 
-def project_cov(pair: Pair, bound: Array, *, whitened: bool) -> Array:
-    """The scale at distance ε from the old one where the predicted one is further; else that."""
-    predicted, old, _, _ = pair
-    xp = namespace(predicted.scale)
-    distance = frobenius_cov(predicted, old, whitened=whitened)
+# Standard deviations -------------------------------------------------------------------------------------------------
+
+
+def solve_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whitened: bool, whole: bool) -> Solved | None:
+    """√(wp² + (1 − w)q²) where the distance exceeds ε, else p; leaves the distance and w."""
+    xp = e.xp
+    difference = cov_difference(e, p, q, full=False, whitened=whitened)
+    distance = e.vecdot(difference, difference)
     outside = distance > bound
-    if not any_true(outside):
-        return predicted.scale
-    core = 1 if isinstance(predicted, DiagGaussian) else 2
-    p, q, weight, outside = align(
-        (predicted.scale, core), (old.scale, core), (shrinkage(distance, bound), 0), (outside, 0)
-    )
-    if isinstance(predicted, DiagGaussian):
-        weight = weight[..., None]
-        variance = weight * p * p + (1.0 - weight) * q * q  # a sum of positive terms: nothing cancels
-        return xp.where(outside[..., None], xp.sqrt(variance), p)
+    if not whole and not e.any(outside):
+        return None
+    weight = shrinkage(e, distance, bound)
+    w = weight[..., None]
+    variance = w * p * p + (1.0 - w) * q * q  # a sum of positive terms: nothing cancels
+    projected = xp.where(outside[..., None], xp.sqrt(variance), p)
+    return Solved((projected,), (xp.broadcast_to(distance, weight.shape) if whole else distance, weight))
 
-    def work(p: Array, q: Array, weight: Array, outside: Array) -> Array:
-        return xp.where(outside[..., None, None], interpolated_factor(weight, p, q), p)
 
-    def idle(p: Array, q: Array, weight: Array, outside: Array) -> Array:
+def recover_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whitened: bool) -> tuple[PerState, PerState]:
+    """What `solve_diagonal` leaves."""
+    difference = cov_difference(e, p, q, full=False, whitened=whitened)
+    distance = e.vecdot(difference, difference)
+    return distance, shrinkage(e, distance, bound)
+
+
+def diagonal_residuals() -> tuple[Like, ...]:
+    """Shapes of the distance and of w."""
+    return Like(_SCALES), Like(_SCALES)
+
+
+def pullback_diagonal(
+    e: Engine,
+    inputs: tuple[Vector, Vector, PerState],
+    projected: Vector,
+    residuals: Sequence[PerState],
+    cotangent: Vector,
+    *,
+    whitened: bool,
+    old_too: bool,
+) -> tuple[Vector, Vector | None, PerState | None]:
+    """Cotangents of p and, with `old_too`, of q and ε."""
+    xp = e.xp
+    p, q, bound = inputs
+    distance, weight = residuals
+    longest = xp.maximum(distance, bound)
+    outside = distance > bound
+    mask, w = outside[..., None], weight[..., None]
+    difference = (p - q) * (p + q)
+    variance_bar = 0.5 * cotangent / projected
+    along = e.vecdot(variance_bar, difference) / longest
+    unit = q * q if whitened else 1.0
+    pulled = along[..., None] * difference / (unit * unit)
+    inner = w * (variance_bar - pulled)
+    p_bar = xp.where(mask, 2.0 * p * inner, cotangent)
+    if not old_too:
+        return p_bar, None, None
+    zero = xp.zeros_like(p_bar)
+    old_bar = variance_bar - inner
+    if whitened:
+        old_bar = old_bar + w * pulled * difference / unit  # the unit is the old variance
+    bound_bar = xp.where(outside, 0.5 * weight * along * longest / bound, zero[..., 0])
+    return p_bar, xp.where(mask, 2.0 * q * old_bar, zero), bound_bar
+
+
+# Cholesky factors ----------------------------------------------------------------------------------------------------
+
+
+def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, *, whitened: bool, whole: bool) -> Solved | None:
+    """The factor of Σ̃ where the distance exceeds ε, else p; leaves D, its norm and w."""
+    xp = e.xp
+    difference = cov_difference(e, p, q, full=True, whitened=whitened)
+    distance = e.matrix_dot(difference, difference)
+    outside = distance > bound
+    if not whole and not e.any(outside):
+        return None
+    weight = shrinkage(e, distance, bound)
+
+    def work(p: Matrix, q: Matrix, weight: PerState, outside: Mask) -> Matrix:
+        return xp.where(outside[..., None, None], interpolated_factor(e, weight, p, q), p)
+
+    def idle(p: Matrix, q: Matrix, weight: PerState, outside: Mask) -> Matrix:
         return xp.broadcast_arrays(p, q, weight[..., None, None])[0]
 
-    return when_any(outside, work, idle, p, q, weight, outside)
+    projected = e.branch(outside, work, idle, p, q, weight, outside)
+    if whole:
+        difference = xp.broadcast_to(difference, projected.shape)
+        distance = xp.broadcast_to(distance, weight.shape)
+    return Solved((projected,), (difference, distance, weight))
+
+
+def full_residuals() -> tuple[Like, ...]:
+    """Shapes of D, its norm and w."""
+    return Like(_SCALES, ((1, -2), (1, -1))), Like(_SCALES), Like(_SCALES)
+
+
+def pullback_full(
+    e: Engine,
+    inputs: tuple[Matrix, Matrix, PerState],
+    projected: Matrix,
+    residuals: Sequence[PerState],
+    cotangent: Matrix,
+    *,
+    whitened: bool,
+    old_too: bool,
+) -> tuple[Matrix, Matrix | None, PerState | None]:
+    """Cotangents of p and, with `old_too`, of q and ε."""
+    xp = e.xp
+    p, q, bound = inputs
+    difference, distance, weight = residuals
+    longest = xp.maximum(distance, bound)
+    outside = distance > bound
+
+    def work(cotangent: Matrix) -> tuple:
+        cov_bar = gram_pullback(e, projected, cotangent)
+        bar_p, bar_q = cov_bar @ p, cov_bar @ q
+        along = (e.matrix_dot(bar_p, p) - e.matrix_dot(bar_q, q)) / longest
+        w, lower, mask = weight[..., None, None], e.lower(p), outside[..., None, None]
+        through = (weight * along)[..., None, None] * difference  # −D̄
+        if whitened:
+            excess = e.solve_triangular(q, p - q)
+            pushed = e.solve_triangular(q, 2.0 * (through + through @ excess), transpose=True)
+        else:
+            pushed = 2.0 * through @ p
+        p_bar = xp.where(mask, lower * (2.0 * w * bar_p - pushed), cotangent)
+        if not old_too:
+            return (p_bar,)
+        pulled = pushed + pushed @ mT(excess) if whitened else 2.0 * through @ q
+        q_bar = lower * (2.0 * (1.0 - w) * bar_q + pulled)
+        zero = xp.zeros_like(q_bar)
+        bound_bar = 0.5 * weight * along * longest / bound
+        return p_bar, xp.where(mask, q_bar, zero), xp.where(outside, bound_bar, zero[..., 0, 0])
+
+    def idle(cotangent: Matrix) -> tuple:
+        zero = xp.zeros_like(cotangent)
+        return (cotangent, zero, zero[..., 0, 0]) if old_too else (cotangent,)
+
+    found = e.branch(outside, work, idle, cotangent)
+    return found if old_too else (*found, None, None)

@@ -1,90 +1,108 @@
 """Projection of the mean (paper, section 4.1), and the step length that it shares with the closed forms.
 
-With δ = μ − μ_old, z = L⁻¹δ and m = ‖z‖² the Mahalanobis distance, μ̃ = μ_old + wδ, w = √(ε/m). The derivative is
-written by hand: with y = L⁻ᵀz and c = ⟨δ, ḡ⟩/m
+With δ = μ − μ_old, z = L⁻¹δ and m = ‖z‖² the Mahalanobis distance, μ̃ = μ_old + wδ, w = √(ε/m). Its derivative, with
+y = L⁻ᵀz and c = ⟨δ, ḡ⟩/m:
 
     μ̄ = w(ḡ − cy),    μ̄_old = ḡ − μ̄,    L̄ = wc yzᵀ on its lower triangle,    ε̄ = ½ wc m/ε.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from trpl.backend import alongside, any_true, computes_again, later, namespace, quiet, unless_none
-from trpl.gaussians.density import whiten
-from trpl.gaussians.values import DiagGaussian, Pair
-from trpl.linalg import dot, lower_mask, solve_vector, squared_norm
-from trpl.projections.alignment import align
-from trpl.rules import Rule
+from trpl.implicit.problems import Like, Solved, align
+from trpl.linalg import outer, solve_vector
 
-Array = Any
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import PerState, Scale, Vector
 
 
-def shrinkage(distance: Array, bound: Array) -> Array:
-    """√(ε/distance) where the distance exceeds ε, else 1: how far along the way from old to predicted one may go.
+def shrinkage(e: Engine, distance: PerState, bound: PerState) -> PerState:
+    """√(ε/distance) where the distance exceeds ε, else 1: the share of the way from old to predicted one may go.
 
     It is 1/(1 + multiplier) in every closed-form projection of the paper.
     """
-    xp = namespace(distance, bound)
-    return xp.sqrt(bound / xp.maximum(distance, bound))
+    return e.xp.sqrt(bound / e.xp.maximum(distance, bound))
 
 
-def _forward(
-    mean: Array, old_mean: Array, scale: Array, bound: Array, whitened: Array, distance: Array
-) -> tuple[Array, ...]:
-    weight = shrinkage(distance, bound)
+def _whiten(e: Engine, scale: Scale, v: Vector, *, full: bool, transpose: bool = False) -> Vector:
+    return solve_vector(e, scale, v, transpose=transpose) if full else v / scale
+
+
+def solve(
+    e: Engine, mean: Vector, old_mean: Vector, old_scale: Scale, bound: PerState, *, full: bool, whole: bool
+) -> Solved | None:
+    """μ̃ at Mahalanobis distance ε from μ_old where μ is further, else μ; leaves z, m and w."""
+    xp = e.xp
+    whitened = _whiten(e, old_scale, mean - old_mean, full=full)
+    distance = e.vecdot(whitened, whitened)
+    outside = distance > bound
+    if not whole and not e.any(outside):
+        return None
+    weight = shrinkage(e, distance, bound)
     moved = old_mean + weight[..., None] * (mean - old_mean)
-    return namespace(mean).where((distance > bound)[..., None], moved, mean), weight
+    projected = xp.where(outside[..., None], moved, mean)
+    if whole:
+        whitened, distance = xp.broadcast_to(whitened, projected.shape), xp.broadcast_to(distance, weight.shape)
+    return Solved((projected,), (whitened, distance, weight))
 
 
-def _backward(inputs: tuple, outputs: tuple, cotangent: Array, needed: Any) -> tuple[Array | None, ...]:
-    (mean, old_mean, scale, bound, whitened, distance), (_, weight) = inputs, outputs
-    xp = namespace(mean)
-    diag = scale.ndim == mean.ndim
-    if diag and computes_again(cotangent):
-        mean, old_mean, scale = later(cotangent, mean, old_mean, scale)
-        whitened = (mean - old_mean) / scale
-        distance = squared_norm(whitened)
-        weight = shrinkage(distance, bound)
-    longest = xp.maximum(distance, bound)  # of what is outside the distance; never 0
+def recover(
+    e: Engine, mean: Vector, old_mean: Vector, old_scale: Scale, bound: PerState
+) -> tuple[Vector, PerState, PerState]:
+    """What `solve` leaves, for standard deviations."""
+    whitened = (mean - old_mean) / old_scale
+    distance = e.vecdot(whitened, whitened)
+    return whitened, distance, shrinkage(e, distance, bound)
+
+
+def residuals() -> tuple[Like, ...]:
+    """Shapes of z, m and w, of inputs (mean, scale, old mean, old scale, mean bound, …)."""
+    batch = (0, 2, 3, 4)
+    return Like(batch, ((0, -1),)), Like(batch), Like(batch)
+
+
+def pullback(
+    e: Engine,
+    inputs: tuple[Vector, Vector, Scale, PerState],
+    residuals: Sequence[PerState],
+    cotangent: Vector,
+    *,
+    full: bool,
+    old_too: bool,
+) -> tuple[Vector, Vector | None, Scale | None, PerState | None]:
+    """Cotangents of μ and, with `old_too`, of μ_old, L and ε."""
+    xp = e.xp
+    mean, old_mean, scale, bound = inputs
+    whitened, distance, weight = residuals
+    longest = xp.maximum(distance, bound)  # outside the distance itself; never 0
     outside = (distance > bound)[..., None]
-    old_too = any(needed[1:])
 
-    def work(cotangent: Array) -> tuple[Array | None, ...]:
-        along = dot(mean - old_mean, cotangent) / longest
-        pulled = whitened / scale if diag else solve_vector(scale, whitened, transpose=True)
+    def work(cotangent: Vector) -> tuple:
+        along = e.vecdot(mean - old_mean, cotangent) / longest
+        pulled = _whiten(e, scale, whitened, full=full, transpose=True)
         inner = weight[..., None] * (cotangent - along[..., None] * pulled)
         mean_bar = xp.where(outside, inner, cotangent)
         if not old_too:
             return (mean_bar,)
         zero = xp.zeros_like(inner)
         push = xp.where(outside, (weight * along)[..., None] * pulled, zero)
-        scale_bar = push * whitened if diag else lower_mask(scale) * (push[..., None] * whitened[..., None, :])
+        scale_bar = e.lower(scale) * outer(push, whitened) if full else push * whitened
         bound_bar = xp.where(outside[..., 0], 0.5 * weight * along * longest / bound, zero[..., 0])
         return mean_bar, xp.where(outside, cotangent - inner, zero), scale_bar, bound_bar
 
-    def idle(cotangent: Array) -> tuple[Array, ...]:
+    def idle(cotangent: Vector) -> tuple:
         zero = xp.zeros_like(cotangent)
-        scale_bar = zero if diag else xp.zeros_like(zero[..., None] * zero[..., None, :])
-        return cotangent, zero, scale_bar, zero[..., 0]
+        return (cotangent, zero, outer(zero, zero) if full else zero, zero[..., 0]) if old_too else (cotangent,)
 
-    found = unless_none(outside, work, idle, cotangent)
-    return (*found, None, None) if old_too else (*found, None, None, None, None, None)
-
-
-_project = Rule(_forward, _backward)
+    found = e.branch(outside, work, idle, cotangent)
+    return found if old_too else (*found, None, None, None)
 
 
-def project_mean(pair: Pair, bound: Array) -> Array:
-    """μ̃ = (μ + ω μ_old)/(1 + ω) at Mahalanobis distance ε from μ_old where μ is further; else μ itself."""
-    predicted, old, p, q = pair
-    with quiet(p.mean):
-        whitened = whiten(q, p.mean - q.mean)
-        distance = squared_norm(whitened)
-        (limit,) = alongside(p.mean, bound)
-        if not any_true(distance > limit):
-            return predicted.mean
-    core = 1 if isinstance(old, DiagGaussian) else 2
-    return _project(
-        *align((predicted.mean, 1), (old.mean, 1), (old.scale, core), (bound, 0), (whitened, 1), (distance, 0))
-    )
+def aligned(
+    mean: Vector, old_mean: Vector, old_scale: Scale, bound: PerState, *, full: bool
+) -> tuple[Vector, Vector, Scale, PerState]:
+    """The inputs with as many leading axes each."""
+    return align((mean, 1), (old_mean, 1), (old_scale, 2 if full else 1), (bound, 0))  # pyright: ignore[reportReturnType]

@@ -1,45 +1,191 @@
-"""Wasserstein-2 projection of the covariance, scaled by the old one (paper, section 4.2 and appendix).
+"""Wasserstein-2 projection of the covariance, scaled by the old one (paper, section 4.2), and its pullback.
 
-Square roots are interpolated: S̃ = (S + η S_old)/(1 + η), η = √(distance/ε) − 1. In the commuting form S is the
-symmetric root of the covariance itself, as in the paper. In the exact form it is the root of the whitened covariance M
-= L_q⁻¹ΣL_q⁻ᵀ: the optimal transport from I to M is M^½, so the ball's nearest point lies on the geodesic I + t(M^½ −
-I), with no assumption that anything commutes. For diagonal covariances the two are one.
+Square roots are interpolated: S̃ = S_old + w(S − S_old), w = 1/(1 + η) = √(ε/distance). In the commuting form S is the
+symmetric root of the covariance itself, as in the paper. In the exact form it is the root of the whitened covariance
+M = L_q⁻¹ΣL_q⁻ᵀ: the optimal transport from I to M is M^½, so the ball's nearest point lies on the geodesic
+I + t(M^½ − I), with no assumption that anything commutes. For diagonal covariances the two are one.
+
+With C = S − S_old, z = S_old⁻¹C, distance ‖z‖² and the cotangent R̄ of S̃, let c = ⟨C, R̄⟩/‖z‖². Then
+
+    C̄ = w(R̄ − c S_old⁻¹z),    S̄_old = R̄ − C̄ + wc S_old⁻¹zzᵀ,    ε̄ = ½ wc ‖z‖²/ε.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from trpl.backend import any_true, namespace, when_any
-from trpl.gaussians.distances import Form, root_change, root_distance
-from trpl.gaussians.values import DiagGaussian, Pair
-from trpl.linalg import gram_factor
-from trpl.projections.alignment import align
+from trpl.engines import mT
+from trpl.gaussians.distances import Form
+from trpl.implicit.problems import Like, Solved
+from trpl.linalg import gram_factor, gram_factor_pullback, polar, polar_pullback
 from trpl.projections.mean import shrinkage
 
-Array = Any
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Mask, Matrix, PerState, Vector
+
+_SCALES = (1, 3, 5)  # predicted scale, old scale and bound, among the inputs of a layer
 
 
-def project_cov(pair: Pair, bound: Array, *, form: Form) -> Array:
-    """The scale at distance ε from the old one where the predicted one is further; else that."""
-    predicted, old, _, _ = pair
-    xp = namespace(predicted.scale)
-    root, change = root_change(predicted, old, form=form)
-    distance = root_distance(root, change, predicted, form=form)
+# Standard deviations -------------------------------------------------------------------------------------------------
+
+
+def solve_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whole: bool) -> Solved | None:
+    """q + w(p − q) where the distance exceeds ε, else p; leaves the distance and w."""
+    xp = e.xp
+    change = p - q
+    relative = change / q
+    distance = e.vecdot(relative, relative)
     outside = distance > bound
-    if not any_true(outside):
-        return predicted.scale
-    weight = shrinkage(distance, bound)
-    if isinstance(predicted, DiagGaussian):
-        p, root, change, weight, outside = align((predicted.std, 1), (root, 1), (change, 1), (weight, 0), (outside, 0))
-        return xp.where(outside[..., None], root + weight[..., None] * change, p)
+    if not whole and not e.any(outside):
+        return None
+    weight = shrinkage(e, distance, bound)
+    projected = xp.where(outside[..., None], q + weight[..., None] * change, p)
+    return Solved((projected,), (xp.broadcast_to(distance, weight.shape) if whole else distance, weight))
 
-    def work(p: Array, q: Array, root: Array, change: Array, weight: Array, outside: Array) -> Array:
-        factor = gram_factor(root + weight[..., None, None] * change)
-        return xp.where(outside[..., None, None], factor if form == "commuting" else q @ factor, p)
 
-    def idle(p: Array, q: Array, root: Array, change: Array, weight: Array, outside: Array) -> Array:
-        return xp.broadcast_arrays(p, q, change, weight[..., None, None])[0]
+def recover_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState) -> tuple[PerState, PerState]:
+    """What `solve_diagonal` leaves."""
+    relative = (p - q) / q
+    distance = e.vecdot(relative, relative)
+    return distance, shrinkage(e, distance, bound)
 
-    operands = align((predicted.scale, 2), (old.scale, 2), (root, 2), (change, 2), (weight, 0), (outside, 0))
-    return when_any(outside, work, idle, *operands)
+
+def diagonal_residuals() -> tuple[Like, ...]:
+    """Shapes of the distance and of w."""
+    return Like(_SCALES), Like(_SCALES)
+
+
+def pullback_diagonal(
+    e: Engine,
+    inputs: tuple[Vector, Vector, PerState],
+    residuals: Sequence[PerState],
+    cotangent: Vector,
+    *,
+    old_too: bool,
+) -> tuple[Vector, Vector | None, PerState | None]:
+    """Cotangents of p and, with `old_too`, of q and ε."""
+    xp = e.xp
+    p, q, bound = inputs
+    distance, weight = residuals
+    longest = xp.maximum(distance, bound)
+    outside = distance > bound
+    mask = outside[..., None]
+    change = p - q
+    relative = change / q
+    along = e.vecdot(change, cotangent) / longest
+    pulled = along[..., None] * relative / q
+    inner = weight[..., None] * (cotangent - pulled)
+    p_bar = xp.where(mask, inner, cotangent)
+    if not old_too:
+        return p_bar, None, None
+    zero = xp.zeros_like(inner)
+    q_bar = xp.where(mask, cotangent - inner + weight[..., None] * pulled * relative, zero)
+    return p_bar, q_bar, xp.where(outside, 0.5 * weight * along * longest / bound, zero[..., 0])
+
+
+# Cholesky factors ----------------------------------------------------------------------------------------------------
+
+
+def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, whole: bool) -> Solved | None:
+    """The factor of S̃² where the distance exceeds ε, else p.
+
+    Leaves C, z, the distance, S̃ and its factor, and what `polar_pullback` needs of the two roots; in the exact form,
+    where S_old = I, the ratio L_q⁻¹L_p in the place of the old root's.
+    """
+    xp = e.xp
+    if form == "commuting":
+        root, old_u, old_s = polar(e, q)
+        new, u, s = polar(e, p)
+        change = new - root
+        relative = xp.linalg.solve(root, change)
+        old = (root, old_u, old_s)
+    else:
+        ratio = e.solve_triangular(q, p)
+        root = e.eye(ratio)
+        new, u, s = polar(e, ratio)
+        change = relative = new - root
+        old = (ratio,)
+    distance = e.matrix_dot(relative, relative)
+    outside = distance > bound
+    if not whole and not e.any(outside):
+        return None
+    weight = shrinkage(e, distance, bound)
+    moved = root + weight[..., None, None] * change
+
+    def work(p: Matrix, q: Matrix, moved: Matrix, outside: Mask) -> tuple[Matrix, Matrix]:
+        factor = gram_factor(e, moved)
+        result = factor if form == "commuting" else q @ factor
+        return xp.where(outside[..., None, None], result, p), factor
+
+    def idle(p: Matrix, q: Matrix, moved: Matrix, outside: Mask) -> tuple[Matrix, Matrix]:
+        shape = xp.broadcast_arrays(p, q, moved)[0]
+        return xp.where(outside[..., None, None], shape, p), xp.zeros_like(moved)
+
+    projected, factor = e.branch(outside, work, idle, p, q, moved, outside)
+    batch = weight.shape
+    left = [distance, weight, moved, factor, change, relative, u, s, *old]
+    if whole:
+        cores = [like.core for like in full_residuals(form)]
+        left = [xp.broadcast_to(x, (*batch, *x.shape[x.ndim - len(c) :])) for x, c in zip(left, cores, strict=True)]
+    return Solved((projected,), tuple(left))
+
+
+def full_residuals(form: Form) -> tuple[Like, ...]:
+    """Shapes of what `solve_full` leaves."""
+    number, vector, matrix = (Like(_SCALES, core) for core in ((), ((1, -1),), ((1, -2), (1, -1))))
+    old = (matrix, matrix, vector) if form == "commuting" else (matrix,)
+    return (number, number, matrix, matrix, matrix, matrix, matrix, vector, *old)
+
+
+def pullback_full(
+    e: Engine,
+    inputs: tuple[Matrix, Matrix, PerState],
+    residuals: Sequence[PerState],
+    cotangent: Matrix,
+    form: Form,
+    *,
+    old_too: bool,
+) -> tuple[Matrix, Matrix | None, PerState | None]:
+    """Cotangents of p and, with `old_too`, of q and ε."""
+    xp = e.xp
+    p, q, bound = inputs
+    distance, weight, moved, factor, change, relative, u, s, *old = residuals
+    longest = xp.maximum(distance, bound)
+    outside = distance > bound
+
+    def work(cotangent: Matrix) -> tuple:
+        factor_bar = cotangent if form == "commuting" else mT(q) @ cotangent
+        moved_bar = gram_factor_pullback(e, moved, factor, factor_bar)
+        along = e.matrix_dot(change, moved_bar) / longest
+        w, c = weight[..., None, None], along[..., None, None]
+        lower, mask = e.lower(p), outside[..., None, None]
+        if form == "commuting":
+            root, old_u, old_s = old
+            pulled = c * xp.linalg.solve(root, relative)
+            change_bar = w * (moved_bar - pulled)
+            p_bar = lower * polar_pullback(p, u, s, change_bar)
+        else:
+            (ratio,) = old
+            change_bar = w * (moved_bar - c * relative)
+            ratio_bar = polar_pullback(ratio, u, s, change_bar)
+            p_bar = e.solve_triangular(q, ratio_bar, transpose=True)
+        p_kept = xp.where(mask, lower * p_bar, cotangent)
+        if not old_too:
+            return (p_kept,)
+        if form == "commuting":
+            root_bar = moved_bar - change_bar + w * pulled @ mT(relative)
+            q_bar = polar_pullback(q, old_u, old_s, root_bar)
+        else:
+            q_bar = cotangent @ mT(factor) - p_bar @ mT(ratio)
+        zero = xp.zeros_like(q_bar)
+        bound_bar = 0.5 * weight * along * longest / bound
+        return p_kept, xp.where(mask, lower * q_bar, zero), xp.where(outside, bound_bar, zero[..., 0, 0])
+
+    def idle(cotangent: Matrix) -> tuple:
+        zero = xp.zeros_like(cotangent)
+        return (cotangent, zero, zero[..., 0, 0]) if old_too else (cotangent,)
+
+    found = e.branch(outside, work, idle, cotangent)
+    return found if old_too else (*found, None, None)

@@ -13,32 +13,33 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Ellipse
 
+from trpl.engines import NUMPY
 from trpl.gaussians import DiagGaussian, entropy
-from trpl.gaussians.values import Pair
-from trpl.projections.regions import KL, Frobenius, SeparateRegion, Wasserstein
+from trpl.projections.regions import KL, Frobenius, Region, Wasserstein
 from trpl.reports.look import line_style, method_style
 
 OLD = DiagGaussian(np.zeros(2), np.sqrt(np.array([5.0, 0.5])))
 PREDICTED = DiagGaussian(np.zeros(2), np.sqrt(np.array([0.5, 5.0])))  # OLD turned by 90°
 MULTIPLIERS = np.array([0.1, 0.33, 0.66, 1.0, 3.33, 6.66, 10.0])
-REGIONS: dict[str, SeparateRegion] = {"frobenius": Frobenius(), "w2": Wasserstein(), "kl": KL()}
+REGIONS: dict[str, Region] = {"frobenius": Frobenius(), "w2": Wasserstein(), "kl": KL()}
 TITLES = {"frobenius": "Frobenius", "w2": "Wasserstein", "kl": "KL"}
 
 
-def interpolated(region: SeparateRegion, multipliers: np.ndarray) -> DiagGaussian:
+def interpolated(region: Region, multipliers: np.ndarray) -> DiagGaussian:
     """The projections of PREDICTED with these multipliers, a batch.
 
     η falls as the bound ε rises, and is 0 where ε is the distance itself: bisection on log ε finds each bound.
     """
     old, predicted = (DiagGaussian(*(np.tile(part, (multipliers.size, 1)) for part in p)) for p in (OLD, PREDICTED))
-    high = np.log(region.cov_distance(predicted, old))
+    high = np.log(region.cov_distance(NUMPY, predicted, old))
     low = high - 2.0 * np.log1p(multipliers) - 5.0
     with np.errstate(all="ignore"):  # trial steps of the root search may leave its domain; they are taken back there
         for _ in range(60):
             middle = 0.5 * (low + high)
-            found = region.cov_multiplier(predicted, old, np.exp(middle))
+            found = region.cov_multiplier(NUMPY, predicted, old, np.exp(middle))
             low, high = np.where(found > multipliers, middle, low), np.where(found > multipliers, high, middle)
-        return predicted.with_scale(region.project_cov(Pair.of(predicted, old), np.exp(high)))
+        found = region.solve_cov(NUMPY, predicted.std, old.std, np.exp(high), None, full=False, whole=True)
+    return predicted.with_scale(found.outputs[0])
 
 
 def interpolation() -> Figure:

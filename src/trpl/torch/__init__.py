@@ -4,9 +4,10 @@ layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
 projected = layer(predicted, old)
 """
 
-from trpl.rules import prepare_torch
+from trpl.engines import torch_engine
+from trpl.implicit import for_torch as _adapter  # noqa: F401 - its operators must be there before anything is compiled
 from trpl.torch.layers import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 
-prepare_torch()
+torch_engine()  # `torch.compile` can use it, but not make it
 
 __all__ = ["FrobeniusProjection", "JointKLProjection", "KLProjection", "WassersteinProjection"]

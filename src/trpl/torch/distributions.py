@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
@@ -28,6 +31,7 @@ def from_distribution(p: Gaussian | Distribution, name: str) -> Gaussian:
 
 def to_distribution(p: Gaussian) -> Distribution:
     """The Gaussian as a distribution; nothing is validated again."""
+    mean, scale = cast("tuple[Tensor, Tensor]", p)
     if isinstance(p, DiagGaussian):
-        return Independent(Normal(p.mean, p.std.expand_as(p.mean), validate_args=False), 1, validate_args=False)
-    return MultivariateNormal(p.mean, scale_tril=p.chol, validate_args=False)
+        return Independent(Normal(mean, scale.expand_as(mean), validate_args=False), 1, validate_args=False)
+    return MultivariateNormal(mean, scale_tril=scale, validate_args=False)

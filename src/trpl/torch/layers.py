@@ -7,20 +7,17 @@ loops; under `torch.compile` and `torch.func.vmap` there is none anyway, because
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from trpl.errors import ConvergenceError
 from trpl.gaussians.distances import Form
 from trpl.gaussians.values import Gaussian
-from trpl.projections import layer as core
-from trpl.projections.layer import Audit
-from trpl.projections.regions import KL, Frobenius, SeparateRegion, Wasserstein
+from trpl.layers import layer as core
+from trpl.layers.layer import Audit
+from trpl.projections.regions import KL, Frobenius, Region, Wasserstein
 from trpl.torch.distributions import from_distribution, to_distribution
 
 Bound = float | Tensor
@@ -35,32 +32,17 @@ def _hold(module: nn.Module, name: str, value: Bound | None) -> None:
         setattr(module, name, value)
 
 
-def _named(project: Callable[..., Any]) -> Callable[..., Any]:
-    """`project`; a decomposition that PyTorch gives up on is an error of ours, in the caller's words.
-
-    Dynamo need not follow it: a compiled layer then guards 27 objects at each call instead of 261. It is traced with
-    the rest of the graph below. (What `allow_in_graph` imports, every optimiser of PyTorch imports too.)
-    """
-
-    def named(*policies: Any, **options: Any) -> Any:
-        try:
-            return project(*policies, **options)
-        except (torch.linalg.LinAlgError, np.linalg.LinAlgError) as error:  # pyright: ignore[reportPrivateImportUsage]
-            raise ConvergenceError(
-                f"a decomposition failed: the covariances are too ill-conditioned, or not finite ({error})"
-            ) from error
-
-    return torch.compiler.allow_in_graph(named)  # pyright: ignore[reportReturnType]
-
-
-_project, _project_jointly = _named(core.project), _named(core.project_jointly)
+# Dynamo need not follow them: a compiled layer then guards 27 objects at each call instead of 261. They are traced with
+# the rest of the graph below. (What `allow_in_graph` imports, every optimiser of PyTorch imports too.)
+_project: Any = torch.compiler.allow_in_graph(core.project)
+_project_jointly: Any = torch.compiler.allow_in_graph(core.project_jointly)
 
 
 class _Separate(nn.Module):
     """Forward, penalty and audit of a layer with a bound for the mean and one for the covariance."""
 
     def __init__(
-        self, region: SeparateRegion, *, mean_bound: Bound, cov_bound: Bound, entropy_first: bool, check: bool
+        self, region: Region, *, mean_bound: Bound, cov_bound: Bound, entropy_first: bool, check: bool
     ) -> None:
         super().__init__()
         _hold(self, "mean_bound", mean_bound)
@@ -97,7 +79,7 @@ class _Separate(nn.Module):
 
     def penalty(self, predicted: Policy, projected: Policy) -> Tensor:
         """The regression penalty, state by state; its gradient goes into `predicted` only."""
-        return core.penalty(
+        return core.penalty(  # pyright: ignore[reportReturnType]
             self.region, from_distribution(predicted, "predicted"), from_distribution(projected, "projected")
         )
 
@@ -195,19 +177,19 @@ class JointKLProjection(nn.Module):
     ) -> Any:
         """The nearest policy within the bound that meets the entropy; arguments replace the layer's."""
         gaussian = from_distribution(predicted, "predicted")
-        solution = _project_jointly(
+        projected = _project_jointly(
             gaussian,
             from_distribution(old, "old"),
             bound=self.bound if bound is None else bound,
             check=self.check,
             **core.entropy_targets(self.min_entropy, self.entropy_equality, min_entropy=min_entropy, entropy=entropy),
         )
-        return solution.projected if gaussian is predicted else to_distribution(solution.projected)
+        return projected if gaussian is predicted else to_distribution(projected)
 
     def penalty(self, predicted: Policy, projected: Policy) -> Tensor:
         """The regression penalty, state by state; its gradient goes into `predicted` only."""
-        return core.penalty(
-            core.JOINT_REGION, from_distribution(predicted, "predicted"), from_distribution(projected, "projected")
+        return core.penalty_jointly(  # pyright: ignore[reportReturnType]
+            from_distribution(predicted, "predicted"), from_distribution(projected, "projected")
         )
 
     @torch.no_grad()

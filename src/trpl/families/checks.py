@@ -1,0 +1,48 @@
+"""Checks that families share, in the caller's words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trpl.engines import framework_of, is_floating
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array
+
+
+def dtype_name(x: Array) -> str:
+    """float32, float64, …, whatever the framework."""
+    return str(x.dtype).removeprefix("torch.")
+
+
+def check_arrays(name: str, fields: list[tuple[str, Any]]) -> None:
+    """Refuse what is no array of floats, and arrays of different frameworks or dtypes in one policy.
+
+    Args:
+        name: What the caller calls the policy.
+        fields: The name and the value of each of its arrays.
+    """
+    label, first = fields[0]
+    kinds = []
+    for field, x in fields:
+        kinds.append(framework_of(x))
+        if kinds[-1] is None:
+            raise ValueError(f"{name}.{field} must be an array, not {type(x).__name__}")
+        if not is_floating(x):
+            raise ValueError(f"{name}.{field} must be float32 or float64, not {dtype_name(x)}")
+    for kind, (field, x) in zip(kinds[1:], fields[1:], strict=True):
+        if kind != kinds[0]:
+            raise ValueError(f"{name}.{label} is a {kinds[0]} array and {name}.{field} a {kind} array")
+        if x.dtype != first.dtype:
+            raise ValueError(
+                f"{name}.{label} is {dtype_name(first)} and {name}.{field} {dtype_name(x)}; convert them to one"
+            )
+
+
+def check_finite(e: Engine, name: str, fields: list[tuple[str, Array]]) -> None:
+    """Refuse entries that are NaN or infinite, and say how many."""
+    for field, x in fields:
+        count = int(e.xp.sum(~e.xp.isfinite(x)))
+        if count:
+            raise ValueError(f"{name}.{field} has {count} entries that are NaN or infinite")

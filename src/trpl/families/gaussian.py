@@ -1,0 +1,174 @@
+"""The Gaussian families, with diagonal and with full covariances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trpl.errors import ConvergenceError
+from trpl.families.checks import check_arrays, check_finite, dtype_name
+from trpl.families.protocol import Held, register
+from trpl.gaussians import density, distances
+from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, gaussian
+from trpl.implicit import Like, Solved
+from trpl.projections.joint_kl import gradient, solution
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array, PerState, Vector
+
+
+@dataclass(frozen=True)
+class GaussianFamily:
+    """Gaussians with diagonal or full covariances."""
+
+    full: bool
+
+    @property
+    def words(self) -> str:
+        return "FullGaussian" if self.full else "DiagGaussian"
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        return (1, 2) if self.full else (1, 1)
+
+    @property
+    def _field(self) -> str:
+        return "chol" if self.full else "std"
+
+    def arrays(self, p: Gaussian) -> tuple[Array, ...]:
+        return tuple(p)
+
+    def make(self, arrays: Sequence[Array]) -> Gaussian:
+        return gaussian(*arrays, full=self.full)
+
+    def batch_shape(self, p: Gaussian) -> tuple[int, ...]:
+        return p.batch_shape
+
+    def check_one(self, name: str, p: Gaussian) -> None:
+        field, core = self._field, 2 if self.full else 1
+        mean, scale = p
+        check_arrays(name, [("mean", mean), (field, scale)])
+        shape, scale_shape = tuple(mean.shape), tuple(scale.shape)
+        if len(shape) < 1 or len(scale_shape) < core:
+            raise ValueError(
+                f"{name}.mean needs 1 axis or more and {name}.{field} {core} or more; "
+                f"got shapes {shape} and {scale_shape}"
+            )
+        if scale_shape[-core:] != shape[-1:] * core:
+            raise ValueError(
+                f"{name}.{field} must end in {shape[-1:] * core} for a mean of {shape[-1]} dimensions; "
+                f"got {scale_shape}"
+            )
+        if shape[-1] == 0:
+            raise ValueError(f"{name} has no action dimensions: its mean has shape {shape}")
+        if scale_shape[:-core] not in ((), shape[:-1]):
+            raise ValueError(
+                f"{name}.{field} must have the mean's batch shape {shape[:-1]}, or none (one covariance for all); "
+                f"got {scale_shape[:-core]}"
+            )
+
+    def check_pair(self, name: str, p: Gaussian, q: Gaussian) -> None:
+        if p.dim != q.dim:
+            raise ValueError(f"old policy has {q.dim} action dimensions, {name} has {p.dim}")
+
+    def admit(self, e: Engine, predicted: Gaussian, old: Gaussian) -> None:
+        """Finite parameters, positive standard deviations, lower triangular factors with a positive diagonal.
+
+        One sum of squares says whether everything is finite, one minimum whether all scales are positive; only where
+        they do not, each array is looked at.
+        """
+        (mean, scale), (old_mean, old_scale) = predicted, old
+        if not self.full and 0 not in mean.shape:
+            if e.finite(mean, scale, old_mean, old_scale) and e.xp.min(e.xp.minimum(scale, old_scale)) > 0.0:
+                return
+        elif e.finite(mean, scale, old_mean, old_scale):
+            self._check_scale(e, "predicted", scale)
+            self._check_scale(e, "old", old_scale)
+            return
+        for name, p in (("predicted", predicted), ("old", old)):
+            check_finite(e, name, [("mean", p.mean), (self._field, p.scale)])
+            self._check_scale(e, name, p.scale)
+
+    def _check_scale(self, e: Engine, name: str, scale: Array) -> None:
+        if 0 in scale.shape:
+            return
+        lowest = float(e.xp.min(e.diagonal(scale) if self.full else scale))
+        if not lowest > 0.0:
+            what = "chol is singular: its diagonal must be positive" if self.full else "std must be positive"
+            raise ValueError(f"{name}.{what}; the smallest entry is {lowest:g}")
+        if self.full and not e.is_lower(scale):
+            raise ValueError(f"{name}.chol must be lower triangular; it has entries above the diagonal")
+
+    def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
+        mean, scale = projected
+        sound = mean is None or e.finite(mean)
+        if scale is not None and 0 not in scale.shape:
+            sound = sound and e.finite(scale) and bool(e.xp.min(e.diagonal(scale) if self.full else scale) > 0.0)
+        if not sound:
+            raise ConvergenceError(
+                "the projection is not finite, or its covariance singular: the covariances are too ill-conditioned, or "
+                f"the entropy target too far, for {dtype_name(mean if scale is None else scale)}; use float64, "  # pyright: ignore[reportArgumentType]
+                "a smaller bound, or better conditioned covariances"
+            )
+
+    def kl(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
+        return sum(distances.kl_parts(e, p, q))  # pyright: ignore[reportReturnType, reportArgumentType]
+
+    def entropy(self, e: Engine, p: Gaussian) -> PerState:
+        return density.entropy(e, p)
+
+    def log_prob(self, e: Engine, p: Gaussian, x: Vector) -> PerState:
+        return density.log_prob(e, p, x)
+
+    def residuals(self, held: Held) -> tuple[Like, ...]:
+        batch = tuple(range(5 if held == "free" else 6))
+        vector = Like(batch, ((0, -1),))
+        matrix = Like(batch, ((1, -2), (1, -1))) if self.full else vector
+        return vector, vector, matrix, Like(batch), Like(batch)
+
+    def solve(
+        self,
+        e: Engine,
+        p: Gaussian,
+        q: Gaussian,
+        bound: PerState,
+        entropy: PerState | None,
+        held: Held,
+        *,
+        whole: bool,
+    ) -> Solved | None:
+        found = solution.solve(e, p, q, bound, entropy, equality=held == "equal", whole=whole)
+        return None if found is None else Solved(found[:2], found[4:])
+
+    def pullback(
+        self,
+        e: Engine,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        residuals: Sequence[Array],
+        cotangents: Sequence[Array | None],
+        needed: Sequence[bool],
+        held: Held,
+    ) -> Sequence[Array | None]:
+        p, q = self.make(inputs[:2]), self.make(inputs[2:4])
+        found = gradient.pullback(e, p, q, outputs, residuals, cotangents)
+        return found[: len(inputs)]
+
+    def multipliers(
+        self, e: Engine, p: Gaussian, q: Gaussian, bound: PerState, entropy: PerState | None, held: Held
+    ) -> tuple[PerState, PerState]:
+        found = solution.solve(e, p, q, bound, entropy, equality=held == "equal", whole=True)
+        assert found is not None
+        return found.kl_multiplier, found.entropy_multiplier
+
+    def entropy_range(self, e: Engine, q: Gaussian, bound: PerState) -> tuple[PerState, PerState]:
+        present = density.entropy(e, q)
+        least, greatest = solution.entropy_range(e, bound, q.dim)
+        return present + least, present + greatest
+
+
+DIAGONAL, FULL = GaussianFamily(full=False), GaussianFamily(full=True)
+register(DiagGaussian, lambda p: DIAGONAL)
+register(FullGaussian, lambda p: FULL)

@@ -1,0 +1,9 @@
+"""Find a solution without autodiff, then attach its derivative: one node of the graph for each call.
+
+`attach(problem, inputs)` is the one function; `trpl.implicit.for_torch` and `trpl.implicit.for_jax` are its adapters.
+"""
+
+from trpl.implicit.attaching import attach
+from trpl.implicit.problems import NO_FORWARD, NO_SECOND, Like, Problem, Signature, Solved
+
+__all__ = ["NO_FORWARD", "NO_SECOND", "Like", "Problem", "Signature", "Solved", "attach"]

@@ -1,0 +1,76 @@
+"""Attach a derivative by hand to a solution, whatever the framework of the arrays."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trpl.engines import NUMPY, framework_of
+from trpl.errors import ConvergenceError
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.implicit.problems import Problem, Solved
+    from trpl.types import Array
+
+
+def attach(problem: Problem, inputs: Sequence[Array | float]) -> tuple[Array, ...]:
+    """The problem's outputs, with its derivative: one node of the framework's graph.
+
+    Args:
+        problem: What is solved.
+        inputs: Its inputs as the caller has them: arrays of one framework, the first of which is no number, or numbers.
+
+    Returns:
+        One array for each output. It is the input itself, the same object, where that is known to stay as it is.
+
+    Raises:
+        ValueError: For values that the problem does not admit.
+        ConvergenceError: If there is no finite solution.
+    """
+    kind = framework_of(inputs[0])
+    if kind not in ADAPTERS:
+        importlib.import_module({"PyTorch": "trpl.implicit.for_torch", "JAX": "trpl.implicit.for_jax"}[kind])  # pyright: ignore[reportArgumentType]
+    return ADAPTERS[kind](problem, inputs)  # pyright: ignore[reportArgumentType]
+
+
+def _attach_numpy(problem: Problem, inputs: Sequence[Any]) -> tuple[Array, ...]:
+    dtype = inputs[0].dtype
+    solved = checked_solve(problem, NUMPY, [x if type(x) is np.ndarray else np.asarray(x, dtype=dtype) for x in inputs])
+    if solved is None:
+        return tuple(inputs[: len(problem.signature.outputs)])
+    return tuple([x if y is None else y for x, y in zip(inputs, solved.outputs, strict=False)])
+
+
+ADAPTERS: dict[str, Callable[[Problem, Sequence[Any]], tuple[Array, ...]]] = {"NumPy": _attach_numpy}
+"""`attach` of each framework; an adapter enters itself when it is imported."""
+
+
+def checked_solve(problem: Problem, e: Engine, inputs: Sequence[Array], *, whole: bool = False) -> Solved | None:
+    """Admit, solve, accept; on constants whose values can be looked at.
+
+    NumPy would warn of the infinities and NaN that the maths expects, so its warnings are off here.
+    """
+    try:
+        if e is NUMPY:
+            with np.errstate(all="ignore"):
+                return _checked_solve(problem, e, inputs, whole)
+        return _checked_solve(problem, e, inputs, whole)
+    except (np.linalg.LinAlgError, RuntimeError) as error:
+        if isinstance(error, ConvergenceError) or type(error).__name__ not in ("LinAlgError", "_LinAlgError"):
+            raise
+        raise ConvergenceError(
+            f"a decomposition failed: the covariances are too ill-conditioned, or not finite ({error})"
+        ) from error
+
+
+def _checked_solve(problem: Problem, e: Engine, inputs: Sequence[Array], whole: bool) -> Solved | None:
+    if problem.check:
+        problem.admit(e, *inputs)
+    solved = problem.solve(e, *inputs, whole=whole)
+    if problem.check and solved is not None:
+        problem.accept(e, *solved.outputs)
+    return solved

@@ -1,0 +1,130 @@
+"""The JAX adapter: `custom_vjp` around a solve and a pullback that are jitted, and mapped by folding the axis in.
+
+For each problem, a value of a few settings, the functions are made once. Called eagerly they run compiled and are
+compiled once for each shape; inside `jit` they are inlined.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+
+from trpl.engines import NUMPY, jax_engine, jax_is_concrete
+from trpl.implicit.attaching import ADAPTERS
+from trpl.implicit.problems import NO_SECOND, Problem, pulled_back
+
+
+def attach(problem: Problem, inputs: Sequence[Any]) -> tuple[jax.Array, ...]:
+    """See `trpl.implicit.attach`."""
+    dtype = inputs[0].dtype
+    arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x, dtype=dtype) for x in inputs]
+    look = problem.check and jax_is_concrete(arrays)
+    if look:
+        with np.errstate(all="ignore"):
+            problem.admit(NUMPY, *map(np.asarray, arrays))
+    outputs = _functions(problem)(*_varying(arrays))
+    if look:
+        with np.errstate(all="ignore"):
+            problem.accept(NUMPY, *map(np.asarray, outputs))
+    return outputs
+
+
+def _varying(arrays: list) -> list:
+    """Inside `shard_map`: all of them varying over the same axes, so that cotangents have their inputs' types.
+
+    The derivative of this is the sum over the devices that an input common to all of them needs.
+    """
+    axes = [getattr(jax.typeof(x), "vma", frozenset()) for x in arrays]
+    common = frozenset().union(*axes)
+    if not common:
+        return arrays
+    return [
+        jax.lax.pcast(x, tuple(sorted(common - own)), to="varying") if common - own else x
+        for x, own in zip(arrays, axes, strict=True)
+    ]
+
+
+@functools.cache
+def _functions(problem: Problem) -> Callable[..., tuple[jax.Array, ...]]:
+    """The differentiable function of a problem."""
+    e = jax_engine(concrete=False)
+    signature = problem.signature
+    cores, num, num_outputs = signature.cores, len(signature.cores), len(signature.outputs)
+
+    def solve(*inputs: jax.Array) -> tuple[Any, ...]:
+        solved = problem.solve(e, *inputs, whole=True)
+        assert solved is not None
+        return (*solved.outputs, *solved.residuals)
+
+    def solve_mapped(size: int, mapped: list[bool], *inputs: jax.Array) -> tuple[tuple, tuple]:
+        shapes = [x.shape[1:] if here else x.shape for x, here in zip(inputs, mapped, strict=True)]
+        found = solve(*_folded(inputs, mapped, cores, size, expand=False))
+        results, moved = [], []
+        for x, like in zip(found, signature.results, strict=True):
+            batched = any(mapped[i] for i in like.batch) or any(mapped[i] for i, _ in like.core)
+            results.append(x.reshape((size,) * batched + like.shape(shapes, cores)))
+            moved.append(batched)
+        return tuple(results), tuple(moved)
+
+    def pullback(*arrays: jax.Array) -> tuple[Any, ...]:
+        saved, cotangents = arrays[:-num_outputs], arrays[-num_outputs:]
+        found = pulled_back(problem, e, saved, cotangents, (True,) * num)
+        return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(found, saved, strict=False))
+
+    def pullback_mapped(size: int, mapped: list[bool], *arrays: jax.Array) -> tuple[tuple, tuple]:
+        shapes = [x.shape[1:] if here else x.shape for x, here in zip(arrays[:num], mapped, strict=False)]
+        saved_cores = (*signature.saved_cores, *(len(like.core) for like in signature.outputs))
+        found = pullback(*_folded(arrays, mapped, saved_cores, size, expand=True))
+        return tuple(g.reshape(size, *shape) for g, shape in zip(found, shapes, strict=True)), (True,) * num
+
+    solve, pullback = _prepared(solve, solve_mapped), _prepared(pullback, pullback_mapped)
+
+    @jax.custom_vjp
+    def differentiable(*inputs: jax.Array) -> tuple[jax.Array, ...]:
+        return solve(*inputs)[:num_outputs]
+
+    def forward(*inputs: jax.Array) -> tuple[tuple, tuple]:
+        found = solve(*inputs)
+        return found[:num_outputs], (*inputs, *found)
+
+    def backward(saved: tuple, cotangents: tuple) -> tuple[jax.Array, ...]:
+        return pullback(*saved, *cotangents)
+
+    differentiable.defvjp(forward, backward)
+    return differentiable
+
+
+def _prepared(function: Callable, mapped: Callable) -> Callable:
+    """With its own batching rule, without a derivative, compiled."""
+    batched = custom_vmap(function)
+    batched.def_vmap(mapped)
+    constant = jax.custom_jvp(batched)
+
+    @constant.defjvp
+    def refuse(primals: tuple, tangents: tuple) -> tuple:
+        raise TypeError(NO_SECOND)
+
+    return jax.jit(constant, inline=True)
+
+
+def _folded(
+    arrays: Sequence[jax.Array], mapped: Sequence[bool], cores: Sequence[int], size: int, *, expand: bool
+) -> list[jax.Array]:
+    """The mapped axis in front of each array, the rest of the batch in as many axes as the deepest has."""
+    fronts = [x if here else x[None] for x, here in zip(arrays, mapped, strict=True)]
+    if expand:
+        fronts = [jnp.broadcast_to(x, (size, *x.shape[1:])) for x in fronts]
+    depth = max(x.ndim - core for x, core in zip(fronts, cores, strict=True))
+    return [
+        x.reshape(x.shape[0], *(1,) * (depth - (x.ndim - core)), *x.shape[1:])
+        for x, core in zip(fronts, cores, strict=True)
+    ]
+
+
+ADAPTERS["JAX"] = attach

@@ -1,0 +1,148 @@
+"""Checks at the door, in the caller's words; inside nothing is checked twice.
+
+Structure (types, shapes, dtypes) is always checked: it costs little and works under `jit` and `compile`. Values of
+bounds and targets are checked where they can be looked at and the layer's `check` is on; those of policies in
+`trpl.layers.problems`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trpl.engines import engine_of, framework_of, is_floating, is_number, is_symbolic_number, values_of
+from trpl.families import Family, Policy, family_of, is_policy, known_policies
+from trpl.families.checks import dtype_name
+from trpl.implicit.problems import broadcast_shapes
+
+if TYPE_CHECKING:
+    from trpl.types import Array, PerState
+
+
+def check_structure(predicted: Policy, old: Policy, name: str = "predicted") -> Family:
+    """Types, dimensions, batch shapes and dtypes of a pair; its family."""
+    for label, p in ((name, predicted), ("old", old)):
+        if not is_policy(p):
+            raise ValueError(f"{label} must be a {' or a '.join(known_policies())}, not {type(p).__name__}")
+    family = family_of(predicted)
+    family.check_one(name, predicted)
+    other = family if type(old) is type(predicted) else family_of(old)
+    other.check_one("old", old)
+    if type(predicted) is not type(old):
+        raise ValueError(
+            f"{name} is a {type(predicted).__name__} and old a {type(old).__name__}; they must have the same structure"
+        )
+    family.check_pair(name, predicted, old)
+    first, second = family.arrays(predicted)[0], family.arrays(old)[0]
+    kinds = framework_of(first), framework_of(second)
+    if kinds[0] != kinds[1]:
+        raise ValueError(f"{name} has {kinds[0]} arrays and old {kinds[1]} arrays")
+    if first.dtype != second.dtype:
+        raise ValueError(
+            f"{name} is {dtype_name(first)} and old {dtype_name(second)}; convert them to one floating-point type"
+        )
+    shapes = family.batch_shape(predicted), family.batch_shape(old)
+    if shapes[0] != shapes[1] and not _broadcast(*shapes):
+        raise ValueError(f"batch shapes do not fit: {name} has {shapes[0]}, old has {shapes[1]}")
+    return family
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> bool:
+    try:
+        broadcast_shapes(*shapes)
+    except ValueError:
+        return False
+    return True
+
+
+def as_bound(name: str, bound: Any, like: Array, batch: tuple[int, ...], *, check: bool) -> PerState | float:
+    """A number, or an array of the policy's framework and dtype, refused if it is not positive and finite there.
+
+    Args:
+        name: What the caller calls the bound.
+        bound: A number, or an array with one for each state.
+        like: An array of the policy.
+        batch: The policy's batch shape.
+        check: Whether values are looked at.
+    """
+    if is_number(bound):
+        value = _as_stored(float(bound), like)
+        if check and not (value > 0.0 and math.isfinite(value)):
+            raise ValueError(f"{name} must be positive and finite as {dtype_name(like)}; got {bound!r}")
+        return float(bound)
+    array = _as_array(name, bound, like, batch)
+    found = values_of(array) if check and not is_symbolic_number(array) else None
+    if found is not None and not bool(np.all((found > 0.0) & np.isfinite(found))):
+        bad = found[~((found > 0.0) & np.isfinite(found))]
+        raise ValueError(
+            f"{name} must be positive and finite as {dtype_name(like)}; "
+            f"got {bad.ravel()[0]!r} among {found.size} values"
+        )
+    return array
+
+
+def as_entropy(name: str, target: Any, like: Array, batch: tuple[int, ...], *, check: bool) -> PerState | float | None:
+    """An entropy target like a bound, refused if it is not finite."""
+    if target is None:
+        return None
+    if is_number(target):
+        if check and not math.isfinite(_as_stored(float(target), like)):
+            raise ValueError(f"{name} must be finite: no covariance has an entropy of {target!r}")
+        return float(target)
+    array = _as_array(name, target, like, batch)
+    found = values_of(array) if check and not is_symbolic_number(array) else None
+    if found is not None and not np.isfinite(found).all():
+        bad = found[~np.isfinite(found)]
+        raise ValueError(
+            f"{name} must be finite: no covariance has an entropy of {bad.ravel()[0]!r} among {found.size} values"
+        )
+    return array
+
+
+FLOAT32_RANGE = 7.1e-46, 3.4028235e38
+"""Smaller numbers become 0 in float32, larger ones infinite."""
+
+
+def _as_stored(number: float, like: Array) -> float:
+    """The number as the policy's dtype has it, near enough to say whether it is 0 or infinite there."""
+    if like.dtype.itemsize == 4:
+        lowest, highest = FLOAT32_RANGE
+        return 0.0 if abs(number) < lowest else math.copysign(math.inf, number) if abs(number) > highest else number
+    return number
+
+
+def _as_array(name: str, value: Any, like: Array, batch: tuple[int, ...]) -> PerState:
+    """An array of numbers per state, or one for all, in the policy's framework and dtype."""
+    if is_symbolic_number(value):
+        return value
+    kind = framework_of(value)
+    if kind is None:
+        raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
+    if not is_floating(value):
+        raise ValueError(f"{name} must be a float, not {dtype_name(value)}")
+    policy = framework_of(like)
+    if kind == "NumPy" != policy:
+        value, kind = engine_of(like).asarray(value, like), policy
+    if kind != policy:
+        raise ValueError(f"{name} is a {kind} array and the policy's are {policy} arrays")
+    if tuple(value.shape) not in ((), batch):
+        raise ValueError(f"{name} must be a number or have the batch shape {batch}; got {tuple(value.shape)}")
+    return value if value.dtype == like.dtype else engine_of(like).xp.astype(value, like.dtype)
+
+
+def check_held(name: str, value: Any, *, positive: bool = True) -> None:
+    """Refuse, when a layer is made, a number that is no bound (or entropy) whatever the policies.
+
+    Args:
+        name: What the caller calls the number.
+        value: A number, which is checked, or anything else, which is left to the call.
+        positive: Whether it must be positive.
+    """
+    if not is_number(value):
+        return
+    if positive and not (float(value) > 0.0 and math.isfinite(float(value))):
+        raise ValueError(f"{name} must be positive and finite; got {value!r}")
+    if not math.isfinite(float(value)):
+        raise ValueError(f"{name} must be finite: no covariance has an entropy of {value!r}")

@@ -1,0 +1,251 @@
+"""What a trust-region layer does, once for every framework: check, project, control the entropy, measure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from trpl.engines import NUMPY, engine_of, values_of
+from trpl.families import Family, Policy, family_of
+from trpl.families.gaussian import GaussianFamily
+from trpl.gaussians.distances import kl_parts
+from trpl.gaussians.values import Gaussian, Parts
+from trpl.implicit import attach
+from trpl.layers.door import as_bound, as_entropy, check_structure
+from trpl.layers.problems import joint, separate
+from trpl.projections.entropy import control_entropy
+from trpl.projections.mean import shrinkage
+from trpl.projections.regions import Region, mean_distance, parts
+
+if TYPE_CHECKING:
+    from trpl.types import Array, Mask, PerState
+
+Bound = Any
+"""A number, or an array with one for each state."""
+
+
+class Audit(NamedTuple):
+    """What a projection did, state by state.
+
+    `before` and `after` are the distances of the predicted and the projected policy from the old one; a multiplier is
+    0, and a mask False, where the bound did not bind. `entropy_multiplier` is that of the joint projection, else None.
+    """
+
+    before: Parts
+    after: Parts
+    mean_multiplier: PerState
+    cov_multiplier: PerState
+    mean_projected: Mask
+    cov_projected: Mask
+    entropy_multiplier: PerState | None = None
+
+    @property
+    def num_mean_projected(self) -> Array:
+        """How many means were projected."""
+        return engine_of(self.mean_projected).xp.sum(self.mean_projected)
+
+    @property
+    def num_cov_projected(self) -> Array:
+        """How many covariances were projected."""
+        return engine_of(self.cov_projected).xp.sum(self.cov_projected)
+
+
+def _entropy_targets(
+    like: Array, batch: tuple[int, ...], min_entropy: Bound, entropy: Bound, *, check: bool
+) -> tuple[Bound, Bound]:
+    if min_entropy is None and entropy is None:
+        return None, None
+    if min_entropy is not None and entropy is not None:
+        raise ValueError("give min_entropy (an inequality) or entropy (an equality), not both")
+    return (
+        as_entropy("min_entropy", min_entropy, like, batch, check=check),
+        as_entropy("entropy", entropy, like, batch, check=check),
+    )
+
+
+def _gaussian_family(family: Family) -> GaussianFamily:
+    if not isinstance(family, GaussianFamily):
+        raise ValueError(
+            f"separate bounds for mean and covariance need Gaussians, not a {family.words}; use JointKLProjection"
+        )
+    return family
+
+
+def project(
+    region: Region,
+    predicted: Gaussian,
+    old: Gaussian,
+    *,
+    mean_bound: Bound,
+    cov_bound: Bound,
+    min_entropy: Bound,
+    entropy: Bound,
+    entropy_first: bool,
+    check: bool,
+) -> Gaussian:
+    """Algorithm 1 of the paper: the predicted policy inside its trust region, with the entropy it is held to."""
+    family = _gaussian_family(check_structure(predicted, old))
+    like, batch = predicted.mean, predicted.batch_shape
+    minimum, equal = _entropy_targets(like, batch, min_entropy, entropy, check=check)
+    bounds = (
+        as_bound("mean_bound", mean_bound, like, batch, check=check),
+        as_bound("cov_bound", cov_bound, like, batch, check=check),
+    )
+    problem = separate(region, family, region.route(cov_bound), check)
+    target = minimum is not None or equal is not None
+    start = predicted
+    if target and entropy_first:
+        if check:
+            _admit(family, predicted, old)
+        start = control_entropy(predicted, minimum=minimum, equal=equal)
+    projected = family.make(attach(problem, (*start, *old, *bounds)))
+    if target and not entropy_first:
+        projected = control_entropy(projected, minimum=minimum, equal=equal)
+        if check:
+            _accept(family, projected)
+    return projected
+
+
+def _values(arrays: tuple[Array, ...]) -> list[np.ndarray] | None:
+    found = [values_of(x) for x in arrays]
+    return None if any(x is None for x in found) else found  # pyright: ignore[reportReturnType]
+
+
+def _admit(family: Family, predicted: Policy, old: Policy) -> None:
+    """Look at the policies as they came, where their values can be looked at."""
+    num = len(family.cores)
+    found = _values(family.arrays(predicted) + family.arrays(old))
+    if found is not None:
+        family.admit(NUMPY, family.make(found[:num]), family.make(found[num:]))
+
+
+def _accept(family: Family, projected: Policy) -> None:
+    """Look at a result that was changed after its projection."""
+    found = _values(family.arrays(projected))
+    if found is not None:
+        with np.errstate(all="ignore"):
+            family.accept(NUMPY, found)
+
+
+def _joint_arguments(
+    predicted: Policy, old: Policy, bound: Bound, min_entropy: Bound, entropy: Bound, *, check: bool
+) -> tuple[Any, ...]:
+    family = check_structure(predicted, old)
+    arrays = family.arrays(predicted)
+    like, batch = arrays[0], family.batch_shape(predicted)
+    minimum, equal = _entropy_targets(like, batch, min_entropy, entropy, check=check)
+    bound = as_bound("bound", bound, like, batch, check=check)
+    target = minimum if equal is None else equal
+    held = "free" if target is None else "minimum" if equal is None else "equal"
+    return family, held, bound, target
+
+
+def project_jointly(
+    predicted: Policy, old: Policy, *, bound: Bound, min_entropy: Bound, entropy: Bound, check: bool
+) -> Policy:
+    """The joint KL projection, with the entropy as inequality, equality or absent."""
+    family, held, bound, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
+    inputs = (*family.arrays(predicted), *family.arrays(old), bound, *(() if target is None else (target,)))
+    return family.make(attach(joint(family, held, check), inputs))
+
+
+def entropy_targets(held: Bound, equality: bool, *, min_entropy: Bound, entropy: Bound) -> dict[str, Bound]:
+    """The call's entropy target if it has one, else the one the joint layer holds."""
+    if min_entropy is not None or entropy is not None:
+        return {"min_entropy": min_entropy, "entropy": entropy}
+    return {"min_entropy": None if equality else held, "entropy": held if equality else None}
+
+
+def penalty(region: Region, predicted: Gaussian, projected: Gaussian) -> PerState:
+    """The regression penalty d(π_θ, π̃), state by state; π̃ is a constant, also as the metric's scale.
+
+    With one covariance for all states the mean part alone: there the standard deviation is set, not regressed.
+    """
+    _gaussian_family(check_structure(predicted, projected))
+    e, target = engine_of(*predicted, *projected), projected.detached()
+    mean = mean_distance(e, region, predicted, target)
+    return mean if predicted.shares_covariance else mean + region.cov_distance(e, predicted, target)
+
+
+def penalty_jointly(predicted: Policy, projected: Policy) -> PerState:
+    """The regression penalty KL(π_θ‖π̃), state by state; π̃ is a constant.
+
+    Of Gaussians with one covariance for all states the mean part alone.
+    """
+    from trpl.projections.regions import KL
+
+    family = check_structure(predicted, projected)
+    if isinstance(family, GaussianFamily):
+        return penalty(KL(), predicted, projected)  # pyright: ignore[reportArgumentType]
+    e = engine_of(*family.arrays(predicted), *family.arrays(projected))
+    return family.kl(e, predicted, family.make([e.constant(x) for x in family.arrays(projected)]))
+
+
+def audit(
+    region: Region,
+    predicted: Gaussian,
+    projected: Gaussian,
+    old: Gaussian,
+    *,
+    mean_bound: Bound,
+    cov_bound: Bound,
+    check: bool,
+) -> Audit:
+    """Distances before and after, multipliers, and which samples were projected."""
+    _gaussian_family(check_structure(predicted, old))
+    check_structure(projected, old, "projected")
+    e, like, batch = engine_of(*predicted, *projected, *old), predicted.mean, predicted.batch_shape
+    mean_limit = e.asarray(as_bound("mean_bound", mean_bound, like, batch, check=check), like)
+    cov_limit = e.asarray(as_bound("cov_bound", cov_bound, like, batch, check=check), like)
+    before = parts(e, region, predicted, old)
+    return Audit(
+        before=before,
+        after=parts(e, region, projected, old),
+        mean_multiplier=1.0 / shrinkage(e, before.mean, mean_limit) - 1.0,
+        cov_multiplier=region.cov_multiplier(e, predicted, old, cov_limit),
+        mean_projected=before.mean > mean_limit,
+        cov_projected=before.cov > cov_limit,
+    )
+
+
+def audit_jointly(
+    predicted: Policy,
+    projected: Policy,
+    old: Policy,
+    *,
+    bound: Bound,
+    min_entropy: Bound,
+    entropy: Bound,
+    check: bool,
+) -> Audit:
+    """The same for the joint projection: one bound, so one multiplier, for mean and covariance together.
+
+    Of policies without a covariance the KL is all in the mean part.
+    """
+    check_structure(projected, old, "projected")
+    family, held, bound, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
+    arrays = (*family.arrays(predicted), *family.arrays(projected), *family.arrays(old))
+    e, like = engine_of(*arrays), arrays[0]
+    limit = e.asarray(bound, like)
+    target = None if target is None else e.asarray(target, like)
+    eta, omega = family.multipliers(e, predicted, old, limit, target, held)
+
+    def measured(p: Policy) -> Parts:
+        if isinstance(family, GaussianFamily):
+            return kl_parts(e, p, old)  # pyright: ignore[reportArgumentType]
+        whole = family.kl(e, p, old)
+        return Parts(whole, 0.0 * whole)
+
+    return Audit(
+        before=measured(predicted),
+        after=measured(projected),
+        mean_multiplier=eta,
+        cov_multiplier=eta,
+        mean_projected=eta > 0.0,
+        cov_projected=eta > 0.0,
+        entropy_multiplier=omega,
+    )
+
+
+__all__ = ["Audit", "audit", "audit_jointly", "entropy_targets", "family_of", "penalty", "penalty_jointly", "project"]

@@ -1,0 +1,204 @@
+"""What the layers solve and differentiate, as values for `trpl.implicit.attach`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trpl.families import Family, Held, Policy
+from trpl.families.gaussian import GaussianFamily
+from trpl.implicit import Like, Signature, Solved
+from trpl.implicit.problems import align, sum_to
+from trpl.projections import mean
+from trpl.projections.kl.routes import Route
+from trpl.projections.regions import Region
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array, PerState, Scale, Vector
+
+
+NUM_MEAN = len(mean.residuals())
+"""Number of residuals of the mean's projection, which come first."""
+
+
+@dataclass(frozen=True)
+class Separate:
+    """Mean and covariance, each onto its own bound (Algorithm 1 of the paper without entropy).
+
+    Inputs are mean, scale, old mean, old scale, mean bound and covariance bound.
+    """
+
+    region: Region
+    family: GaussianFamily
+    route: Route | None
+    check: bool
+    signature: Signature
+    fusible: bool
+
+    def __repr__(self) -> str:
+        return f"Separate({self.region}, full={self.family.full}, route={self.route}, check={self.check})"
+
+    def admit(self, e: Engine, *inputs: Array) -> None:
+        self.family.admit(e, self.family.make(inputs[:2]), self.family.make(inputs[2:4]))
+
+    def accept(self, e: Engine, *outputs: Array | None) -> None:
+        self.family.accept(e, outputs)
+
+    def _split(
+        self, inputs: Sequence[Array]
+    ) -> tuple[tuple[Vector, Vector, Scale, PerState], tuple[Scale, Scale, PerState]]:
+        """The inputs of the mean's and of the covariance's projection, with as many leading axes each."""
+        new, scale, old, old_scale, mean_bound, cov_bound = inputs
+        full, core = self.family.full, 2 if self.family.full else 1
+        of_mean = mean.aligned(new, old, old_scale, mean_bound / self.region.mean_weight, full=full)
+        return of_mean, align((scale, core), (old_scale, core), (cov_bound, 0))  # pyright: ignore[reportReturnType]
+
+    def solve(self, e: Engine, *inputs: Array, whole: bool = False) -> Solved | None:
+        of_mean, of_cov = self._split(inputs)
+        full = self.family.full
+        moved_mean = mean.solve(e, *of_mean, full=full, whole=whole)
+        moved_cov = self.region.solve_cov(e, *of_cov, self.route, full=full, whole=whole)
+        if moved_mean is None and moved_cov is None:
+            return None
+        if moved_mean is None:
+            moved_mean = Solved((None,), (None,) * NUM_MEAN)
+        if moved_cov is None:
+            moved_cov = Solved((None,), (None,) * (len(self.signature.residuals) - NUM_MEAN))
+        return Solved(moved_mean.outputs + moved_cov.outputs, moved_mean.residuals + moved_cov.residuals)
+
+    def recover(self, e: Engine, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Array, ...]:
+        of_mean, of_cov = self._split(inputs)
+        return mean.recover(e, *of_mean) + self.region.recover_cov(e, *of_cov, outputs[1])
+
+    def pullback(
+        self,
+        e: Engine,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        residuals: Sequence[Array],
+        cotangents: Sequence[Array | None],
+        needed: Sequence[bool],
+    ) -> Sequence[Array | None]:
+        of_mean, of_cov = self._split(inputs)
+        full, (mean_bar, scale_bar) = self.family.full, cotangents
+        found: list[Array | None] = [None] * 6
+        if mean_bar is not None:
+            old_too = needed[2] or needed[3] or needed[4]
+            found[0], found[2], found[3], bound_bar = mean.pullback(
+                e, of_mean, residuals[:NUM_MEAN], mean_bar, full=full, old_too=old_too
+            )
+            found[4] = None if bound_bar is None else bound_bar / self.region.mean_weight
+        if scale_bar is not None:
+            found[1], old_bar, found[5] = self.region.pullback_cov(
+                e,
+                of_cov,
+                outputs[1],
+                residuals[NUM_MEAN:],
+                scale_bar,
+                full=full,
+                old_too=needed[3] or needed[5],
+            )
+            found[3] = _total(e, inputs[3], found[3], old_bar)
+        return found
+
+
+def _total(e: Engine, like: Array, one: Array | None, other: Array | None) -> Array | None:
+    """The sum of two cotangents of one input, which may have come from batches of different shapes."""
+    if one is None or other is None:
+        return other if one is None else one
+    if tuple(one.shape) != tuple(other.shape):
+        one, other = sum_to(e, one, like.shape), sum_to(e, other, like.shape)
+    return one + other
+
+
+@functools.cache
+def separate(region: Region, family: GaussianFamily, route: Route | None, check: bool) -> Separate:
+    """The problem of a layer with separate bounds; made once for each setting."""
+    full, scale = family.full, ((1, -2), (1, -1)) if family.full else ((1, -1),)
+    signature = Signature(
+        cores=(*family.cores, *family.cores, 0, 0),
+        outputs=(Like((0, 2, 3, 4), ((0, -1),)), Like((1, 3, 5), scale)),
+        residuals=mean.residuals() + region.residuals(full=full),
+    )
+    return Separate(region, family, route, check, signature, region.fusible(route, full=full))
+
+
+@dataclass(frozen=True)
+class Joint:
+    """One KL bound for the whole distribution, and its entropy.
+
+    Inputs are the arrays of the predicted and of the old policy, the bound and, if it is held, the entropy.
+    """
+
+    family: Family
+    held: Held
+    check: bool
+    signature: Signature
+    fusible: bool = False
+
+    def __repr__(self) -> str:
+        return f"Joint({self.family}, {self.held}, check={self.check})"
+
+    def _split(self, inputs: Sequence[Array]) -> tuple[Policy, Policy, PerState, PerState | None]:
+        num = len(self.family.cores)
+        entropy = inputs[2 * num + 1] if self.held != "free" else None
+        return self.family.make(inputs[:num]), self.family.make(inputs[num : 2 * num]), inputs[2 * num], entropy
+
+    def admit(self, e: Engine, *inputs: Array) -> None:
+        predicted, old, bound, entropy = self._split(inputs)
+        self.family.admit(e, predicted, old)
+        reach = None if entropy is None else self.family.entropy_range(e, old, bound)
+        if reach is not None and entropy is not None:
+            _check_reachable(e, entropy, *reach, equality=self.held == "equal")
+
+    def accept(self, e: Engine, *outputs: Array | None) -> None:
+        self.family.accept(e, outputs)
+
+    def solve(self, e: Engine, *inputs: Array, whole: bool = False) -> Solved | None:
+        return self.family.solve(e, *self._split(inputs), self.held, whole=whole)
+
+    def recover(self, e: Engine, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Array, ...]:
+        raise NotImplementedError("joint projections are opaque to compilers")
+
+    def pullback(
+        self,
+        e: Engine,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        residuals: Sequence[Array],
+        cotangents: Sequence[Array | None],
+        needed: Sequence[bool],
+    ) -> Sequence[Array | None]:
+        return self.family.pullback(e, inputs, outputs, residuals, cotangents, needed, self.held)
+
+
+@functools.cache
+def joint(family: Family, held: Held, check: bool) -> Joint:
+    """The problem of a joint layer; made once for each setting."""
+    cores = family.cores
+    every = tuple(range(2 * len(cores) + (1 if held == "free" else 2)))
+    signature = Signature(
+        cores=(*cores, *cores, *(0,) * (len(every) - 2 * len(cores))),
+        outputs=tuple(Like(every, tuple((i, axis) for axis in range(-core, 0))) for i, core in enumerate(cores)),
+        residuals=family.residuals(held),
+    )
+    return Joint(family, held, check, signature)
+
+
+def _check_reachable(e: Engine, target: Array, least: Array, greatest: Array, *, equality: bool) -> None:
+    """Refuse an entropy that no policy within the bound has."""
+    xp = e.xp
+    for wrong, limit, word in (
+        (target > greatest, greatest, "at most"),
+        ((target < least) & equality, least, "at least"),
+    ):
+        if e.any(wrong):
+            count = int(xp.sum(wrong))
+            shown = float(xp.min(limit) if word == "at most" else xp.max(limit))
+            raise ValueError(
+                f"no covariance within the bound of the old policy meets the entropy target in {count} states: "
+                f"the entropy there can be {word} {shown:.6g}"
+            )

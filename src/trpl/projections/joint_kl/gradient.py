@@ -1,0 +1,157 @@
+"""The pullback of the joint KL projection, from its result alone.
+
+The projection interpolates natural parameters, θ̃ = (x/k) θ + ((1 − x)/k) θ_old, and x and k move so that the KL and,
+where it is held, the entropy stay what they are. Write cotangents of the result as pairs (S, n): with those Ḡ of L̃ and
+ḡ of μ̃, S = ½(Φ + Φᵀ)(L̃ᵀḠ) and n = L̃ᵀḡ. With W and m̃ the result as the old policy sees it, N = WᵀW − I and
+v = Wᵀm̃, the KL's own derivative is the pair (½N, v) and the entropy's (½I, 0). What the constraints take away:
+
+    S⊥ = S − ½aN − ½bI,    n⊥ = n − av,    a = (⟨S, N₀⟩ + ⟨n, v⟩)/(½‖N₀‖² + ‖v‖²),    b = (2/d)(tr S − ½a tr N),
+
+with N₀ = N less the mean of its diagonal where the entropy is held; else N₀ = N and b = 0. Then ε̄ = a, β̄ = b, and with
+Y = L_p⁻¹L̃, y = Yn⊥, r = L_p⁻¹(μ − μ̃), r_q and δ_q the shifts μ − μ̃ and μ − μ_old as the old policy sees them
+
+    μ̄   = (x/k) L_p⁻ᵀy,                                         μ̄_old = ḡ − μ̄,
+    L̄_p = (x/k) L_p⁻ᵀ(2YS⊥Yᵀ − yrᵀ − ryᵀ),
+    L̄_q = ḠWᵀ + ḡm̃ᵀ − μ̄δ_qᵀ − (x/k) L_p⁻ᵀ(2YS⊥Wᵀ − yr_qᵀ − r(Wn⊥)ᵀ) − b diag(L_q)⁻¹,
+
+on lower triangles; L̄_q follows from the others because the projection commutes with linear maps. Inside, where only
+the entropy is held, L̃ = √k L_p:  L̄_p = √k Ḡ − b diag(L_p)⁻¹ and b = ⟨Ḡ, L̃⟩/d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from trpl.engines import mT
+from trpl.gaussians.values import FullGaussian, Gaussian
+from trpl.linalg import apply, outer, solve_vector, symmetrised_half_tril
+from trpl.projections.kl.factor import normal
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array, Matrix, PerState, Scale, Vector
+
+
+class _Result(NamedTuple):
+    """The projected policy, and what `solution.solve` leaves."""
+
+    mean: Vector
+    scale: Scale
+    shift: Vector
+    white_mean: Vector
+    factor: Scale
+    share: PerState
+    held: PerState
+
+
+def _constraints(
+    e: Engine, inner: PerState, squared: PerState, trace: PerState, normal_trace: PerState, result: _Result, dim: int
+) -> tuple[PerState, PerState]:
+    """a and b; `inner` and `squared` are ⟨S, N⟩ + ⟨n, v⟩ and ½‖N‖² + ‖v‖², before the trace is taken out."""
+    xp = e.xp
+    inner = xp.where(result.held, inner - trace * normal_trace / dim, inner)
+    squared = xp.where(result.held, squared - 0.5 * normal_trace * normal_trace / dim, squared)
+    a = inner / xp.clip(squared, xp.finfo(squared.dtype).smallest_normal, None)
+    b = (2.0 / dim) * (trace - 0.5 * a * normal_trace)
+    return a, xp.where(result.held, b, 0.0 * b)
+
+
+def _outside_diagonal(
+    e: Engine, p: Gaussian, q: Gaussian, result: _Result, mean_bar: Vector, scale_bar: Vector
+) -> tuple[Array, ...]:
+    """Cotangents of μ, L_p, μ_old, L_q, ε and β, entry by entry."""
+    w = result.factor
+    n, v = result.scale * mean_bar, w * result.white_mean
+    s, normal = 0.5 * result.scale * scale_bar, w * w - 1.0
+    sums = e.xp.sum(s, axis=-1), e.xp.sum(normal, axis=-1)
+    inner, squared = e.vecdot(s, normal) + e.vecdot(n, v), 0.5 * e.vecdot(normal, normal) + e.vecdot(v, v)
+    a, b = _constraints(e, inner, squared, *sums, result, p.dim)
+    s = s - 0.5 * a[..., None] * normal - 0.5 * b[..., None]
+    n = n - a[..., None] * v
+    stretch, r = result.scale / p.scale, (p.mean - result.mean) / p.scale
+    share, y = result.share[..., None] / p.scale, stretch * n
+    p_mean = share * y
+    p_scale = share * 2.0 * (stretch * s * stretch - y * r)
+    white = result.shift - result.white_mean
+    q_scale = scale_bar * w + mean_bar * result.white_mean - p_mean * result.shift - b[..., None] / q.scale
+    q_scale = q_scale - share * (2.0 * stretch * s * w - y * white - r * w * n)
+    return p_mean, p_scale, mean_bar - p_mean, q_scale, a, b
+
+
+def _outside_full(
+    e: Engine, p: Gaussian, q: Gaussian, result: _Result, mean_bar: Vector, scale_bar: Matrix
+) -> tuple[Array, ...]:
+    """Cotangents of μ, L_p, μ_old, L_q, ε and β."""
+    w, one, lower = result.factor, e.eye(result.factor), e.lower(result.factor)
+    n, v = apply(mT(result.scale), mean_bar), apply(mT(w), result.white_mean)
+    s, big_n = symmetrised_half_tril(e, mT(result.scale) @ scale_bar), normal(e, w)
+    sums = e.xp.sum(e.diagonal(s), axis=-1), e.xp.sum(e.diagonal(big_n), axis=-1)
+    inner, squared = e.matrix_dot(s, big_n) + e.vecdot(n, v), 0.5 * e.matrix_dot(big_n, big_n) + e.vecdot(v, v)
+    a, b = _constraints(e, inner, squared, *sums, result, p.dim)
+    s = s - 0.5 * a[..., None, None] * big_n - (0.5 * b[..., None, None]) * one
+    n = n - a[..., None] * v
+    stretch = e.solve_triangular(p.scale, result.scale)
+    r, y = solve_vector(e, p.scale, p.mean - result.mean), apply(stretch, n)
+    half = 2.0 * stretch @ s
+    share = result.share[..., None, None]
+
+    def pulled(x: Matrix) -> Matrix:
+        return share * e.solve_triangular(p.scale, x, transpose=True)
+
+    p_mean = pulled(y[..., None])[..., 0]
+    p_scale = lower * pulled(half @ mT(stretch) - outer(y, r) - outer(r, y))
+    white = result.shift - result.white_mean
+    q_scale = scale_bar @ mT(w) + outer(mean_bar, result.white_mean) - outer(p_mean, result.shift)
+    q_scale = q_scale - pulled(half @ mT(w) - outer(y, white) - outer(r, apply(w, n)))
+    q_scale = lower * q_scale - b[..., None, None] * one / e.diagonal(q.scale)[..., None]
+    return p_mean, p_scale, mean_bar - p_mean, q_scale, a, b
+
+
+def pullback(
+    e: Engine,
+    p: Gaussian,
+    q: Gaussian,
+    outputs: Sequence[Array],
+    residuals: Sequence[Array],
+    cotangents: Sequence[Array | None],
+) -> tuple[Array, ...]:
+    """Cotangents of μ, L_p, μ_old, L_q, ε and β; leading axes of all arrays are as many and broadcast."""
+    xp = e.xp
+    full = isinstance(p, FullGaussian)
+    mean_bar, scale_bar = (xp.zeros_like(y) if g is None else g for g, y in zip(cotangents, outputs, strict=True))
+    shift, white_mean, factor, share, state = residuals
+    outside, held = state >= 2.0, (state == 1.0) | (state == 3.0)
+    result = _Result(outputs[0], outputs[1], shift, white_mean, factor, share, held)
+    axes = (..., *(None,) * (2 if full else 1))
+
+    def work(mean_bar: Vector, scale_bar: Scale) -> tuple[Array, ...]:
+        outside_too = (_outside_full if full else _outside_diagonal)(e, p, q, result, mean_bar, scale_bar)
+        masks = (outside[..., None], outside[axes], outside[..., None], outside[axes], outside, outside)
+        rest = _inside(e, p, result, mean_bar, scale_bar, full)
+        return tuple([xp.where(m, x, y) for m, x, y in zip(masks, outside_too, rest, strict=True)])
+
+    def idle(mean_bar: Vector, scale_bar: Scale) -> tuple[Array, ...]:
+        return _inside(e, p, result, mean_bar, scale_bar, full)
+
+    return e.branch(outside, work, idle, mean_bar, scale_bar)
+
+
+def _inside(
+    e: Engine, p: Gaussian, result: _Result, mean_bar: Vector, scale_bar: Scale, full: bool
+) -> tuple[Array, ...]:
+    """The same where the prediction, with the entropy asked for, is inside."""
+    xp = e.xp
+    axes = (..., *(None,) * (2 if full else 1))
+    b = (e.matrix_dot if full else e.vecdot)(scale_bar, result.scale) / p.dim
+    diag = e.eye(p.scale) / e.diagonal(p.scale)[..., None] if full else 1.0 / p.scale
+    scaled = result.share[axes] * scale_bar - b[axes] * diag
+    zero = 0.0 * b
+    return (
+        mean_bar,
+        xp.where(result.held[axes], scaled, scale_bar),
+        xp.zeros_like(mean_bar),
+        xp.zeros_like(scale_bar),
+        zero,
+        xp.where(result.held, b, zero),
+    )

@@ -1,0 +1,183 @@
+"""The joint KL projection's multiplier, and the policy there.
+
+The dual, minimised over ω, is convex in η, and its derivative is ε − KL: so KL(x, k(x)) increases in x, and the
+two-dimensional problem is one bracketed root. Where the prediction with the entropy asked for is inside the bound, it
+is the answer and nothing is solved.
+
+Eigenvalues only find the root; one Newton step on the KL of the factor that is returned takes their rounding away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trpl.gaussians.density import entropy as entropy_of
+from trpl.gaussians.density import whiten
+from trpl.gaussians.distances import kl_of_scales
+from trpl.gaussians.values import FullGaussian, Gaussian
+from trpl.implicit.problems import broadcast_shapes
+from trpl.linalg import apply
+from trpl.projections.joint_kl.terms import DIAG, FINE, FULL, Method, Target, condition, evaluator
+from trpl.roots import increasing_root
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array, Mask, PerState, Scale, Vector
+
+ILL_CONDITIONED = 1e4
+"""Condition of Q, or how much wider than the old policy the prediction is, from which the finer pieces are taken."""
+
+
+def entropy_range(e: Engine, bound: PerState, dim: int) -> tuple[PerState, PerState]:
+    """The least and the greatest entropy, less that of the old policy, that any Gaussian within KL ≤ ε of it can have.
+
+    The extremes scale the old covariance by c with (d/2)(c − 1 − log c) = ε; their entropies are (d/2) log c away.
+    """
+    xp = e.xp
+    share = 2.0 * bound / dim  # c − 1 − log c
+    spread = xp.sqrt(2.0 * share)
+
+    def newton(log_c: PerState) -> PerState:
+        for _ in range(40):
+            log_c = log_c - (xp.expm1(log_c) - log_c - share) / xp.expm1(log_c)
+        return log_c
+
+    return 0.5 * dim * newton(-spread - share), 0.5 * dim * newton(xp.log1p(spread + share))
+
+
+class Found(NamedTuple):
+    """The projected policy, its multipliers, and what the pullback needs."""
+
+    mean: Vector
+    scale: Scale
+    kl_multiplier: PerState
+    entropy_multiplier: PerState
+    shift: Vector
+    """μ − μ_old as the old policy sees it."""
+    white_mean: Vector
+    """μ̃ − μ_old as the old policy sees it."""
+    factor: Scale
+    """L̃ as the old policy sees it."""
+    share: PerState
+    """Outside, the weight x/k of the predicted natural parameters; inside, √k."""
+    state: PerState
+    """2 where outside, 0 inside; and 1 more where the entropy is held."""
+
+
+class _Problem(NamedTuple):
+    """What is to be solved, in the common batch shape: V − I, the whitened shift, ε, the entropy, and a start."""
+
+    change: Scale
+    shift: Vector
+    bound: PerState
+    log_scale: PerState
+    outside: Mask
+    start: PerState
+
+
+def _root(
+    e: Engine, problem: _Problem, target: Target, method: Method
+) -> tuple[PerState, PerState, PerState, PerState]:
+    """The root t by eigenvalues, its unit s, the slope of the KL there, and the condition of Q."""
+    xp = e.xp
+    spectrum = method.spectrum(e, problem.change, problem.shift)
+    unit, start = spectrum.unit(e, target), problem.start
+    widest = xp.clip(xp.min(spectrum.precision, axis=-1), None, 1.0)
+    if target.equality:
+        spectrum, start = spectrum.rescaled(e, unit), unit / (unit + (1.0 / start - 1.0))
+    evaluate = evaluator(e, spectrum, target)
+    root = xp.clip(increasing_root(e, evaluate, problem.bound, start=start, active=problem.outside), None, 1.0)
+    return root, unit, evaluate(root)[1] / root, condition(e, root, spectrum) / widest
+
+
+def _answer(
+    e: Engine, problem: _Problem, target: Target, method: Method, root: PerState, unit: PerState, slope: PerState
+) -> tuple[Array, ...]:
+    """Factor, mean, log k, η and whether the entropy is held, after a Newton step on the KL of the factor itself."""
+    xp = e.xp
+    change, shift, bound, _, outside, _ = problem
+    one = xp.ones_like(root)
+    value = method.terms(e, root, unit, change, shift, target).kl
+    moved = root - (value - bound) / xp.where(outside, slope, one)
+    t = xp.where(outside, xp.where((moved > 0.0) & (moved <= 1.0), moved, root), one)
+    found = method.correct(e, method.terms(e, t, unit, change, shift, target), bound)
+    log_k = found.log_k + xp.log(unit / (t + unit * (1.0 - t))) if target.equality else found.log_k
+    return found.factor, found.mean, log_k, unit * (1.0 - t) / t, found.held
+
+
+def _solve_outside(e: Engine, problem: _Problem, entropy: bool, equality: bool, full: bool) -> tuple[Array, ...]:
+    target = Target(problem.log_scale if entropy else None, equality)
+    if not full:
+        return _answer(e, problem, target, DIAG, *_root(e, problem, target, DIAG)[:3])
+    root, unit, slope, cond = _root(e, problem, target, FULL)
+
+    def finely(*operands: Array) -> tuple[Array, ...]:
+        problem = _Problem(*operands[3:])
+        target = Target(problem.log_scale if entropy else None, equality)
+        return _answer(e, problem, target, FINE, *_root(e, problem, target, FINE)[:3])
+
+    def ordinarily(*operands: Array) -> tuple[Array, ...]:
+        problem = _Problem(*operands[3:])
+        target = Target(problem.log_scale if entropy else None, equality)
+        return _answer(e, problem, target, FULL, *operands[:3])
+
+    bad = problem.outside & ~(cond <= ILL_CONDITIONED)
+    return e.branch(bad, finely, ordinarily, root, unit, slope, *problem)
+
+
+def solve(
+    e: Engine, p: Gaussian, q: Gaussian, bound: PerState, entropy: PerState | None, *, equality: bool, whole: bool
+) -> Found | None:
+    """The projection, covariances per state also where they were shared before; None if nothing has to change."""
+    xp = e.xp
+    full = isinstance(p, FullGaussian)
+    core, dim = 2 if full else 1, p.dim
+    axes = (..., *(None,) * core)
+    batch = broadcast_shapes(p.batch_shape, q.batch_shape, tuple(bound.shape))
+
+    def spread(x: Array, num: int) -> Array:
+        shape = (*batch, *x.shape[x.ndim - num :])
+        return x if tuple(x.shape) == shape else xp.broadcast_to(x, shape)
+
+    shift = spread(whiten(e, q, p.mean - q.mean), 1)
+    scale, old, limit = spread(p.scale, core), spread(q.scale, core), spread(bound, 0)
+    lift = limit if entropy is None else spread((2.0 / dim) * (entropy - entropy_of(e, p)), 0)
+    log_scale = limit if entropy is None else spread((2.0 / dim) * (entropy - entropy_of(e, q)), 0)
+    log_k, held = Target(None if entropy is None else lift, equality).log_k(e, 0.0 * limit, dim)
+    grown = xp.exp(0.5 * log_k)
+    inside = scale if entropy is None else xp.where(held[axes], scale * grown[axes], scale)
+    at_one = kl_of_scales(e, inside, old, full=full) + 0.5 * e.vecdot(shift, shift)
+    outside = ~(at_one <= limit)  # a distance that is not finite is outside too
+    same = p.batch_shape == batch and tuple(p.scale.shape) == tuple(scale.shape)
+    if not whole and same and not e.any(outside | held):
+        return None
+    start = xp.clip(xp.sqrt(limit / xp.where(at_one > limit, at_one, 1e6 * limit)), 1e-3, 1.0)
+
+    def work(scale: Scale, old: Scale, *problem: Array) -> tuple[Array, ...]:
+        change = (DIAG if not full else FULL).change(e, scale, old)
+        return _solve_outside(e, _Problem(change, *problem), entropy is not None, equality, full)
+
+    def idle(scale: Scale, old: Scale, *problem: Array) -> tuple[Array, ...]:
+        zero = 0.0 * problem[1]
+        return 0.0 * scale, 0.0 * problem[0], zero, zero, zero != zero
+
+    found = e.branch(outside, work, idle, scale, old, shift, limit, log_scale, outside, start)
+    factor, white_mean, out_log_k, multiplier, out_held = found
+    away = white_mean * old if not full else apply(old, white_mean)
+    mean = xp.where(outside[..., None], q.mean + away, p.mean)
+    moved = old @ factor if full else old * factor
+    multiplier = xp.where(outside, multiplier, 0.0 * limit)
+    log_k, held = xp.where(outside, out_log_k, log_k), xp.where(outside, out_held, held)
+    share = xp.where(outside, xp.exp(-log_k) / (1.0 + multiplier), grown)
+    number = xp.where(outside, 2.0 + 0.0 * limit, 0.0 * limit) + xp.where(held, 1.0 + 0.0 * limit, 0.0 * limit)
+    return Found(
+        mean,
+        xp.where(outside[axes], moved, inside),
+        multiplier,
+        xp.expm1(log_k) * (1.0 + multiplier),
+        shift,
+        white_mean,
+        factor,
+        share,
+        number,
+    )

@@ -1,0 +1,100 @@
+"""KL projection of standard deviations, and its pullback.
+
+With r = L̃/L_q, N = r² − 1, S = ½L̃Ḡ and c = 2⟨S, N⟩/‖N‖², the derivatives of `full` become, entry by entry,
+
+    L̄_p = x (L̃Ḡ − cN) L̃²/L_p³,    L̄_q = r (Ḡ − x (L̃Ḡ − cN) L̃/L_p²),    ε̄ = c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trpl.implicit.problems import Like, Solved, align
+from trpl.projections.kl.equation import any_root, diag_excess, narrow_root, within
+from trpl.projections.kl.routes import NARROW, Route, choose
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import PerState, Vector
+
+
+def solve(e: Engine, p: Vector, q: Vector, bound: PerState, known: Route | None, *, whole: bool) -> Solved | None:
+    """The scale with KL = ε to the old one where the predicted one is further; leaves r, N and x (1 inside)."""
+    xp = e.xp
+    excess = diag_excess(p, q)
+    if known is NARROW and not e.branches:  # all of it is computed anyway, and x alone says what is outside
+        x = narrow_root(e, excess, bound)
+        x = xp.where(x < 1.0, x, 1.0)  # equal policies have NaN
+    else:
+        inside = within(e, excess, bound)
+        if not whole and e.all(inside):
+            return None
+        outside, limit = xp.broadcast_arrays(~inside, bound)
+        root = choose(e, known, bound).root
+        if whole:
+            x = e.branch(
+                outside,
+                lambda excess, bound, outside: root(e, excess, bound, outside),
+                lambda excess, bound, outside: xp.ones_like(bound),
+                *(excess, limit, outside),
+            )
+        else:
+            x = root(e, excess, limit, outside)
+    ratio = 1.0 / xp.sqrt(1.0 + x[..., None] * excess)
+    return Solved((xp.where(x[..., None] < 1.0, q * ratio, p),), (ratio, ratio * ratio - 1.0, x))
+
+
+def recover(e: Engine, p: Vector, q: Vector, projected: Vector) -> tuple[Vector, Vector, PerState]:
+    """What `solve` leaves, from its result: xr²A = −N, of one sign along N.
+
+    Where the bound is below rounding, N = 0 and so is x.
+    """
+    xp = e.xp
+    ratio, normal = projected / q, diag_excess(q, projected)
+    x = _coefficient(e, e.vecdot(normal, normal), -e.vecdot(normal * ratio * ratio, diag_excess(p, q)))
+    below = 1.0 - xp.finfo(p.dtype).eps
+    return ratio, normal, xp.where(xp.any(projected != p, axis=-1), xp.clip(x, None, below), 1.0)
+
+
+def residuals() -> tuple[Like, ...]:
+    """Shapes of r, N and x, of inputs (mean, scale, old mean, old scale, mean bound, cov bound)."""
+    batch = (1, 3, 5)
+    return Like(batch, ((1, -1),)), Like(batch, ((1, -1),)), Like(batch)
+
+
+def pullback(
+    e: Engine,
+    p: Vector,
+    q: Vector,
+    projected: Vector,
+    residuals: Sequence[PerState],
+    cotangent: Vector,
+    *,
+    old_too: bool,
+) -> tuple[Vector, Vector | None, PerState | None]:
+    """Cotangents of L_p and, with `old_too`, of L_q and ε."""
+    xp = e.xp
+    ratio, normal, x = residuals
+    outside = x < 1.0
+    mask = outside[..., None]
+    inner = projected * cotangent
+    along = _coefficient(e, e.vecdot(inner, normal), e.vecdot(normal, normal))
+    tangent = x[..., None] * (inner - along[..., None] * normal) / p
+    stretch = projected / p
+    p_bar = xp.where(mask, tangent * stretch * stretch, cotangent)
+    if not old_too:
+        return p_bar, None, None
+    q_bar = xp.where(mask, (cotangent - tangent * stretch) * ratio, xp.zeros_like(p_bar))
+    return p_bar, q_bar, xp.where(outside, along, xp.zeros_like(along))
+
+
+def _coefficient(e: Engine, inner: PerState, squared: PerState) -> PerState:
+    """A component along N, and 0 where N = 0: there projected and old agree."""
+    return inner / e.xp.clip(squared, e.xp.finfo(squared.dtype).smallest_normal, None)
+
+
+def multiplier(e: Engine, p: Vector, q: Vector, bound: PerState) -> PerState:
+    """η = 1/x − 1, and 0 where nothing is projected."""
+    excess, bound = align((diag_excess(p, q), 1), (bound, 0))
+    return 1.0 / any_root(e, excess, bound, ~within(e, excess, bound)) - 1.0

@@ -1,0 +1,106 @@
+"""KL projection of full covariances, and its pullback.
+
+With W the projected factor as the old policy sees it (WWᵀ = P⁻¹, L̃ = L_qW) and N = WᵀW − I, all derivatives are short.
+Let S = ½(Φ + Φᵀ)(L̃ᵀḠ) be the cotangent of L̃ seen on P, and S⊥ = S − (⟨S, N⟩/‖N‖²) N its part along the bound's
+surface: x moves so as to remove the rest. Then with Y = L_p⁻¹L̃ = VW and Z = L_p⁻ᵀYS⊥
+
+    L̄_p = 2x ZYᵀ,    L̄_q = (Ḡ − 2x Z)Wᵀ,    ε̄ = 2⟨S, N⟩/‖N‖²,    each on its lower triangle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trpl.engines import mT
+from trpl.gaussians.distances import kl_of_scales
+from trpl.implicit.problems import Like, Solved, align
+from trpl.linalg import symmetrised_half_tril
+from trpl.projections.kl.equation import any_root, singular_excess
+from trpl.projections.kl.factor import normal
+from trpl.projections.kl.routes import Route, choose
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Mask, Matrix, PerState
+
+
+def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None, *, whole: bool) -> Solved | None:
+    """The factor with KL = ε to the old covariance where the predicted one is further; leaves W and x (1 inside)."""
+    xp = e.xp
+    outside = kl_of_scales(e, p, q, full=True) > bound
+    if not whole and not e.any(outside):
+        return None
+    factor_for = choose(e, known, bound).factor
+
+    def work(p: Matrix, q: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, Matrix, PerState]:
+        factor, x = factor_for(e, e.solve_triangular(p, q - p), bound, outside)
+        below = 1.0 - xp.finfo(x.dtype).eps  # x = 1 stands for inside
+        return _where(e, outside, q @ factor, p), factor, xp.where(outside, xp.clip(x, None, below), 1.0)
+
+    def idle(p: Matrix, q: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, Matrix, PerState]:
+        shape = xp.broadcast_arrays(p, q, outside[..., None, None])[0]
+        return xp.where(outside[..., None, None], shape, p), xp.zeros_like(shape), xp.ones_like(shape[..., 0, 0])
+
+    outside, bound = xp.broadcast_arrays(outside, bound) if whole else (outside, bound)
+    found = e.branch(outside, work, idle, p, q, bound, outside) if whole else work(p, q, bound, outside)
+    return Solved(found[:1], found[1:])
+
+
+def _where(e: Engine, outside: Mask, moved: Matrix, kept: Matrix) -> Matrix:
+    """The moved matrices where they are outside; no copy where all of them are known to be."""
+    return moved if e.all(outside) else e.xp.where(outside[..., None, None], moved, kept)
+
+
+def residuals() -> tuple[Like, ...]:
+    """Shapes of W and x, of inputs (mean, scale, old mean, old scale, mean bound, cov bound)."""
+    batch = (1, 3, 5)
+    return Like(batch, ((1, -2), (1, -1))), Like(batch)
+
+
+def pullback(
+    e: Engine,
+    p: Matrix,
+    q: Matrix,
+    projected: Matrix,
+    residuals: Sequence[PerState],
+    cotangent: Matrix,
+    *,
+    old_too: bool,
+) -> tuple[Matrix, Matrix | None, PerState | None]:
+    """Cotangents of L_p and, with `old_too`, of L_q and ε; in place where arrays are new."""
+    xp = e.xp
+    factor, x = residuals
+    outside = x < 1.0
+
+    def work(cotangent: Matrix) -> tuple:
+        inner = symmetrised_half_tril(e, mT(projected) @ cotangent)
+        n = normal(e, factor)
+        squared = xp.clip(e.matrix_dot(n, n), xp.finfo(x.dtype).smallest_normal, None)  # 0 where nothing moves
+        along = e.matrix_dot(inner, n) / squared
+        n *= along[..., None, None]
+        inner -= n
+        inner *= 2.0 * x[..., None, None]  # now 2x S⊥
+        stretch = e.solve_triangular(p, projected)
+        pulled = e.solve_triangular(p, stretch @ inner, transpose=True)
+        lower = e.lower(p)
+        p_bar = pulled @ mT(stretch)
+        p_bar *= lower
+        p_bar = _where(e, outside, p_bar, cotangent)
+        if not old_too:
+            return (p_bar,)
+        q_bar = _where(e, outside, lower * ((cotangent - pulled) @ mT(factor)), 0.0 * cotangent)
+        return p_bar, q_bar, xp.where(outside, 2.0 * along, 0.0 * along)
+
+    def idle(cotangent: Matrix) -> tuple:
+        return (cotangent, xp.zeros_like(cotangent), xp.zeros_like(x)) if old_too else (cotangent,)
+
+    found = e.branch(outside, work, idle, cotangent)
+    return found if old_too else (*found, None, None)
+
+
+def multiplier(e: Engine, p: Matrix, q: Matrix, bound: PerState) -> PerState:
+    """η = 1/x − 1, and 0 where nothing is projected."""
+    p, q, bound = align((p, 2), (q, 2), (bound, 0))
+    outside = kl_of_scales(e, p, q, full=True) > bound
+    return 1.0 / any_root(e, singular_excess(e, e.solve_triangular(p, q - p)), bound, outside) - 1.0
