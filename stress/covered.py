@@ -18,7 +18,17 @@ from rich.table import Table
 
 GROUPS = {
     "maths": (
-        *("engines", "implicit", "linalg", "roots", "entropy_schedule", "gaussians", "projections", "families", "layers"),
+        *(
+            "engines",
+            "implicit",
+            "linalg",
+            "roots",
+            "entropy_schedule",
+            "gaussians",
+            "projections",
+            "families",
+            "layers",
+        ),
         *("torch", "jax"),
     ),
     "trainer": ("policies", "rollouts", "algorithms", "settings", "methods", "presets", "runs", "sweeps", "tuning"),

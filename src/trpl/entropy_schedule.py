@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from trpl.gaussians.values import Array
+from trpl.types import Array
 
 SCHEDULES = ("none", "exponential", "linear")
 

@@ -229,7 +229,7 @@ class Transformed(torch.autograd.Function):
         raise NotImplementedError(NO_FORWARD)
 
     @staticmethod
-    def vmap(info, in_dims, problem, *inputs):
+    def vmap(info, in_dims, problem, *inputs):  # pyright: ignore[reportIncompatibleMethodOverride]
         """Make the mapped axis the first one of the batch."""
         cores, size = problem.signature.cores, info.batch_size
         shapes = [_without_axis(x, dim) for x, dim in zip(inputs, in_dims[1:], strict=True)]
@@ -270,7 +270,7 @@ class Pullback(torch.autograd.Function):
         raise NotImplementedError(NO_FORWARD)
 
     @staticmethod
-    def vmap(info, in_dims, call, needed, given, *arrays):
+    def vmap(info, in_dims, call, needed, given, *arrays):  # pyright: ignore[reportIncompatibleMethodOverride]
         found = _mapped_pullback(info.batch_size, in_dims[3:], call, needed, given, *arrays)
         return found, (0,) * len(found)
 

@@ -107,8 +107,10 @@ class Separate:
 
 def _total(e: Engine, like: Array, one: Array | None, other: Array | None) -> Array | None:
     """The sum of two cotangents of one input, which may have come from batches of different shapes."""
-    if one is None or other is None:
-        return other if one is None else one
+    if one is None:
+        return other
+    if other is None:
+        return one
     if tuple(one.shape) != tuple(other.shape):
         one, other = sum_to(e, one, like.shape), sum_to(e, other, like.shape)
     return one + other

@@ -143,15 +143,15 @@ def pullback_full(
         along = (e.matrix_dot(bar_p, p) - e.matrix_dot(bar_q, q)) / longest
         w, lower, mask = weight[..., None, None], e.lower(p), outside[..., None, None]
         through = (weight * along)[..., None, None] * difference  # −D̄
-        if whitened:
-            excess = e.solve_triangular(q, p - q)
+        excess = e.solve_triangular(q, p - q) if whitened else None
+        if excess is not None:
             pushed = e.solve_triangular(q, 2.0 * (through + through @ excess), transpose=True)
         else:
             pushed = 2.0 * through @ p
         p_bar = xp.where(mask, lower * (2.0 * w * bar_p - pushed), cotangent)
         if not old_too:
             return (p_bar,)
-        pulled = pushed + pushed @ mT(excess) if whitened else 2.0 * through @ q
+        pulled = pushed + pushed @ mT(excess) if excess is not None else 2.0 * through @ q
         q_bar = lower * (2.0 * (1.0 - w) * bar_q + pulled)
         zero = xp.zeros_like(q_bar)
         bound_bar = 0.5 * weight * along * longest / bound

@@ -166,19 +166,16 @@ def pullback_full(
             pulled = c * xp.linalg.solve(root, relative)
             change_bar = w * (moved_bar - pulled)
             p_bar = lower * polar_pullback(p, u, s, change_bar)
+            root_bar = moved_bar - change_bar + w * pulled @ mT(relative)
+            q_bar = polar_pullback(q, old_u, old_s, root_bar) if old_too else None
         else:
             (ratio,) = old
             change_bar = w * (moved_bar - c * relative)
-            ratio_bar = polar_pullback(ratio, u, s, change_bar)
-            p_bar = e.solve_triangular(q, ratio_bar, transpose=True)
+            p_bar = e.solve_triangular(q, polar_pullback(ratio, u, s, change_bar), transpose=True)
+            q_bar = cotangent @ mT(factor) - p_bar @ mT(ratio) if old_too else None
         p_kept = xp.where(mask, lower * p_bar, cotangent)
-        if not old_too:
+        if q_bar is None:
             return (p_kept,)
-        if form == "commuting":
-            root_bar = moved_bar - change_bar + w * pulled @ mT(relative)
-            q_bar = polar_pullback(q, old_u, old_s, root_bar)
-        else:
-            q_bar = cotangent @ mT(factor) - p_bar @ mT(ratio)
         zero = xp.zeros_like(q_bar)
         bound_bar = 0.5 * weight * along * longest / bound
         return p_kept, xp.where(mask, lower * q_bar, zero), xp.where(outside, bound_bar, zero[..., 0, 0])

@@ -39,6 +39,7 @@ def interpolated(region: Region, multipliers: np.ndarray) -> DiagGaussian:
             found = region.cov_multiplier(NUMPY, predicted, old, np.exp(middle))
             low, high = np.where(found > multipliers, middle, low), np.where(found > multipliers, high, middle)
         found = region.solve_cov(NUMPY, predicted.std, old.std, np.exp(high), None, full=False, whole=True)
+    assert found is not None
     return predicted.with_scale(found.outputs[0])
 
 
