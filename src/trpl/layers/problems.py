@@ -105,15 +105,15 @@ class Separate:
         return found
 
 
-def _total(e: Engine, like: Array, one: Array | None, other: Array | None) -> Array | None:
+def _total(e: Engine, like: Array, one: Array | None, other: Array | None) -> Array:
     """The sum of two cotangents of one input, which may have come from batches of different shapes."""
     if one is None:
         return other
     if other is None:
         return one
-    if tuple(one.shape) != tuple(other.shape):
-        one, other = sum_to(e, one, like.shape), sum_to(e, other, like.shape)
-    return one + other
+    if tuple(one.shape) == tuple(other.shape):
+        return one + other
+    return sum_to(e, one, like.shape) + sum_to(e, other, like.shape)
 
 
 @functools.cache
