@@ -1,0 +1,9 @@
+"""rsl_rl: exact trust regions in place of PPO's clip, by the name of a class in the configuration.
+
+algorithm:
+  class_name: "trpl.integrations.rsl_rl:TRPL"
+"""
+
+from trpl.integrations.rsl_rl.algorithm import TRPL
+
+__all__ = ["TRPL"]

@@ -1,0 +1,232 @@
+"""The update of the paper (Algorithm 2) inside rsl_rl's runner.
+
+Collection, returns, storage, networks, logging, saving and export are rsl_rl's own; `update` alone is replaced.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from rsl_rl.algorithms import PPO
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trpl.errors import ConvergenceError
+from trpl.gaussians import DiagGaussian, entropy, kl_parts
+from trpl.integrations.rsl_rl.layouts import HAS_MODELS, Minibatch, Mirror, layout_of
+from trpl.integrations.trust_region import TrustRegion
+
+UPDATES, INITIAL_ENTROPY = "trpl_updates", "trpl_initial_entropy"
+"""What the schedule needs to know; kept with the optimiser, which every layout of rsl_rl saves and loads."""
+
+
+class TRPL(PPO):
+    """PPO of rsl_rl with an exact trust region in place of the clip.
+
+    A configuration may set, beside everything that PPO takes, the fields of `TrustRegion`, and `schedule_iterations`:
+    over how many iterations an entropy schedule runs. `clip_param` clips the value loss alone. With
+    `schedule: "adaptive"` the learning rate follows the exact mean KL of the network, as PPO's follows its own.
+
+    Raises:
+        ValueError: If a setting is out of range, or the networks and settings do not fit together.
+    """
+
+    def __init__(self, *args: Any, schedule_iterations: int | None = None, **settings: Any) -> None:
+        self.region = TrustRegion.take(settings)
+        super().__init__(*args, **settings)
+        self.layout = layout_of(self)
+        self.schedule_iterations = schedule_iterations
+        shared = self.layout.shared
+        if self.region.controls_entropy and not schedule_iterations:
+            raise ValueError(
+                "entropy_schedule needs schedule_iterations, the number of iterations it runs over: rsl_rl does not "
+                "tell the algorithm how long training will be"
+            )
+        if self.region.controls_entropy and shared is not None and not shared.learns:
+            raise ValueError("entropy_schedule needs a standard deviation that learns, and learn_std is False")
+        if self.region.projection == "kl-joint" and shared is not None:
+            raise ValueError(
+                "kl-joint gives every state its own covariance: use a distribution with a standard deviation per "
+                "state, or the projection kl, w2 or frobenius"
+            )
+
+    def update(self) -> dict[str, float]:
+        """Run the epochs through the layer, set a shared standard deviation, audit, and return the means to log."""
+        layout, region = self.layout, self.region
+        constraint, old_std = self._constraint(), None
+        totals: dict[str, Any] = defaultdict(float)
+        for batch in layout.minibatches(self.num_learning_epochs):
+            size = batch.observations.batch_size[0]
+            old = layout.gaussian(batch.old_distribution_params)
+            if self.normalize_advantage_per_mini_batch:
+                batch.advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
+            mirror = layout.mirror
+            mirrored_old = old
+            if mirror is not None and mirror.augments:
+                mirrored_old = _augment(batch, old, mirror)
+            half = getattr(self, "use_mixed_precision", False)
+            with torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16, enabled=half):
+                predicted, values = layout.policy(batch), layout.values(batch)
+            if self.desired_kl is not None and self.schedule == "adaptive":
+                self._adapt_learning_rate(_first(predicted, size), old)
+            terms = region.terms(
+                predicted,
+                mirrored_old,
+                actions=batch.actions,
+                old_log_prob=batch.old_actions_log_prob.squeeze(-1),
+                advantages=batch.advantages.squeeze(-1),
+                constraint=constraint,
+            )
+            value_loss = self._value_loss(values, batch)
+            losses = {"surrogate": -terms.surrogate, layout.value_loss_name: value_loss, "penalty": terms.penalty}
+            loss = region.regression_weight * terms.penalty - terms.surrogate
+            loss = loss + self.value_loss_coef * value_loss - self.entropy_coef * terms.entropy
+            if self.rnd:
+                losses["rnd"] = self._rnd_loss(batch.observations[:size])
+            if mirror is not None:
+                losses["symmetry"] = symmetry = self._mirror_loss(batch, mirror, size)
+                if mirror.loss_weight is not None:
+                    loss = loss + mirror.loss_weight * symmetry
+            self._step(loss, losses.get("rnd"))
+            if layout.shared is not None and layout.shared.learns:
+                old_std = old.std
+                layout.shared.keep_positive(old_std)
+            for name, value in losses.items():
+                totals[name] = totals[name] + value.detach()
+        num_steps = self.num_learning_epochs * self.num_mini_batches
+        found = {name: float(total) / num_steps for name, total in totals.items()}
+        if old_std is not None:
+            layout.shared.set_(region.projected_std(self._shared_std(), old_std, constraint))  # type: ignore[union-attr]
+        found |= self._audit() | {f"{name}_target": value for name, value in constraint.items()}
+        layout.finish()
+        self.storage.clear()
+        self.optimizer.param_groups[0][UPDATES] = self._updates + 1
+        return found
+
+    @property
+    def teacher_loaded(self) -> bool:
+        """Refuse rsl_rl's DistillationRunner, which asks for this first."""
+        raise ValueError("TRPL learns from rewards: DistillationRunner needs algorithm.class_name Distillation")
+
+    @property
+    def _updates(self) -> int:
+        return self.optimizer.param_groups[0].get(UPDATES, 0)
+
+    @torch.no_grad()
+    def _constraint(self) -> dict[str, float]:
+        """The entropy that this update is held to; the first update remembers where the schedule starts."""
+        if not self.region.controls_entropy:
+            return {}
+        kept = self.optimizer.param_groups[0]
+        old = self.layout.gaussian(next(self.layout.minibatches(1)).old_distribution_params)
+        if INITIAL_ENTROPY not in kept:
+            kept[INITIAL_ENTROPY] = float(entropy(old).mean())
+        progress = self._updates / self.schedule_iterations  # type: ignore[operator]
+        return self.region.constraint(initial=kept[INITIAL_ENTROPY], progress=progress, dim=old.dim)
+
+    def _shared_std(self) -> Tensor:
+        parameter = self.layout.shared.parameter.detach()  # type: ignore[union-attr]
+        return parameter.exp() if self.layout.shared.is_log else parameter  # type: ignore[union-attr]
+
+    def _step(self, loss: Tensor, rnd_loss: Tensor | None) -> None:
+        """One step of all optimisers; gradients are averaged over processes and clipped as PPO does it."""
+        self.optimizer.zero_grad()
+        loss.backward()
+        if rnd_loss is not None:
+            self.layout.rnd_optimizer.zero_grad()
+            rnd_loss.backward()
+        if self.is_multi_gpu:
+            self.reduce_parameters()
+        for network in self.layout.networks:
+            nn.utils.clip_grad_norm_(network.parameters(), self.max_grad_norm)
+        self.optimizer.step()
+        if rnd_loss is not None:
+            self.layout.rnd_optimizer.step()
+
+    def _value_loss(self, values: Tensor, batch: Minibatch) -> Tensor:
+        """Squared error on the returns, clipped around the old values where PPO would."""
+        error = (values - batch.returns).square()
+        if not self.use_clipped_value_loss:
+            return error.mean()
+        near = batch.values + (values - batch.values).clamp(-self.clip_param, self.clip_param)
+        return torch.maximum(error, (near - batch.returns).square()).mean()
+
+    def _rnd_loss(self, observations: Any) -> Tensor:
+        """Error of the predictor of random network distillation."""
+        with torch.no_grad():
+            state = self.rnd.state_normalizer(self.rnd.get_rnd_state(observations))
+            target = self.rnd.target(state)
+        return F.mse_loss(self.rnd.predictor(state), target)
+
+    def _mirror_loss(self, batch: Minibatch, mirror: Mirror, size: int) -> Tensor:
+        """Disagreement of the action at mirrored observations with the mirrored action."""
+        observations = batch.observations if mirror.augments else mirror.observations(batch.observations)
+        actions = self.layout.mean_action(observations.detach().clone())
+        wanted = mirror.actions(actions[:size]).detach()
+        loss = F.mse_loss(actions[size:], wanted[size:])
+        return loss if mirror.loss_weight is not None else loss.detach()
+
+    @torch.no_grad()
+    def _adapt_learning_rate(self, predicted: DiagGaussian, old: DiagGaussian) -> None:
+        """PPO's rule: towards the desired mean KL, in factors of 1.5 between 1e-5 and 1e-2."""
+        kl = kl_parts(predicted, old)
+        mean = (kl.mean + kl.cov).mean()
+        if self.is_multi_gpu:
+            torch.distributed.all_reduce(mean)
+            mean /= self.gpu_world_size
+        if mean > 2.0 * self.desired_kl:
+            self.learning_rate = max(1e-5, self.learning_rate / 1.5)
+        elif 0.0 < mean < 0.5 * self.desired_kl:
+            self.learning_rate = min(1e-2, self.learning_rate * 1.5)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate
+
+    @torch.no_grad()
+    def _audit(self) -> dict[str, float]:
+        """What acts next against what acted before: the exact KL in every state of the rollout."""
+        parts, entropies = [], []
+        for batch in self.layout.minibatches(1):
+            predicted, old = self.layout.policy(batch), self.layout.gaussian(batch.old_distribution_params)
+            kl = kl_parts(predicted, old)
+            parts.append((kl.mean + kl.cov).flatten())
+            entropies.append(entropy(predicted).mean())
+        states = torch.cat(parts)
+        if not torch.isfinite(states.sum()):
+            raise ConvergenceError(
+                "the policy is not finite after this update: try a smaller learning_rate or smaller bounds, or "
+                'std_type "log" for a standard deviation per state'
+            )
+        found = {"entropy": torch.stack(entropies).mean(), "kl": states.mean(), "kl_max": states.max()}
+        if self.region.bounds_kl:
+            found["kl_above"] = (states > self.region.total_bound).float().mean()
+        return {name: float(value) for name, value in found.items()}
+
+
+def _first(p: DiagGaussian, size: int) -> DiagGaussian:
+    """The first states, detached; a shared standard deviation stays as it is."""
+    return DiagGaussian(p.mean[:size].detach(), (p.std if p.shares_covariance else p.std[:size]).detach())
+
+
+@torch.no_grad()
+def _augment(batch: Minibatch, old: DiagGaussian, mirror: Mirror) -> DiagGaussian:
+    """Append the mirror images to a minibatch; the old policy there is the mirrored one.
+
+    Its log-density at a mirrored action is that of the action itself, as PPO too takes it. A mirror swaps joints and
+    turns signs, so a standard deviation is what the mirror makes of one step of that size.
+    """
+    size = batch.observations.batch_size[0]
+    batch.observations, batch.actions = mirror.function(env=mirror.env, obs=batch.observations, actions=batch.actions)
+    copies = batch.observations.batch_size[0] // size
+    for name in ("old_actions_log_prob", "values", "advantages", "returns"):
+        setattr(batch, name, getattr(batch, name).repeat(copies, 1))
+    mean = mirror.actions(old.mean)
+    std = old.std if old.shares_covariance else (mirror.actions(old.mean + old.std) - mean).abs()
+    return DiagGaussian(mean, std)
+
+
+if not HAS_MODELS:  # rsl_rl 3.1 evaluates class_name in the module of its runner
+    from rsl_rl.runners import on_policy_runner
+
+    on_policy_runner.TRPL = TRPL

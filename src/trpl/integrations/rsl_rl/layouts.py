@@ -1,0 +1,230 @@
+"""How rsl_rl keeps its networks and minibatches: an actor and a critic (5.x), or one module for both (3.1)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from importlib import metadata, util
+from typing import Any, NamedTuple, final
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from trpl.gaussians import DiagGaussian
+from trpl.integrations.trust_region import SharedDeviation
+
+HAS_MODELS = util.find_spec("rsl_rl.models") is not None
+
+
+@dataclasses.dataclass
+class Minibatch:
+    """A minibatch by the names of rsl_rl 5; symmetry replaces some of its tensors by longer ones."""
+
+    observations: TensorDict
+    actions: Tensor
+    values: Tensor
+    advantages: Tensor
+    returns: Tensor
+    old_actions_log_prob: Tensor
+    old_distribution_params: tuple[Tensor, ...]
+    hidden_states: tuple[Any, Any]
+    masks: Tensor | None
+
+    def __post_init__(self) -> None:
+        """Copy what is a view of the storage, which rsl_rl fills in inference mode: no gradient may pass there."""
+        for name in ("actions", "values", "advantages", "returns", "old_actions_log_prob"):
+            setattr(self, name, _outside_inference(getattr(self, name)))
+        self.old_distribution_params = tuple(_outside_inference(x) for x in self.old_distribution_params)
+
+
+class Mirror(NamedTuple):
+    """The symmetry of a configuration: a function that appends mirrored samples, and what it is used for."""
+
+    function: Any
+    env: Any
+    augments: bool
+    loss_weight: float | None
+
+    def actions(self, actions: Tensor) -> Tensor:
+        """The actions and behind them their mirror images."""
+        return self.function(env=self.env, obs=None, actions=actions)[1]
+
+    def observations(self, observations: TensorDict) -> TensorDict:
+        """The observations and behind them their mirror images."""
+        return self.function(env=self.env, obs=observations, actions=None)[0]
+
+
+@final
+class Models:
+    """rsl_rl 5: `actor` and `critic`, each a model."""
+
+    value_loss_name = "value"
+
+    def __init__(self, algorithm: Any) -> None:
+        from rsl_rl.modules.distribution import GaussianDistribution, HeteroscedasticGaussianDistribution
+
+        self.algorithm = algorithm
+        distribution = algorithm.actor.distribution
+        if not isinstance(distribution, GaussianDistribution):
+            raise ValueError(
+                f"the actor's distribution is {type(distribution).__name__}; TRPL projects GaussianDistribution and "
+                "HeteroscedasticGaussianDistribution"
+            )
+        self.shared = None
+        if not isinstance(distribution, HeteroscedasticGaussianDistribution):
+            is_log = distribution.std_type == "log"
+            parameter = distribution.log_std_param if is_log else distribution.std_param
+            self.shared = SharedDeviation(parameter, is_log=is_log)
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """The symmetry that the configuration asks for."""
+        found = self.algorithm.symmetry
+        if not found:
+            return None
+        weight = found.mirror_loss_coeff if found.use_mirror_loss else None
+        return Mirror(found.data_augmentation_func, found.env, found.use_data_augmentation, weight)
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a network has a memory."""
+        return self.algorithm.actor.is_recurrent or self.algorithm.critic.is_recurrent
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        """The networks whose gradients are clipped, each by itself."""
+        return [self.algorithm.actor, self.algorithm.critic]
+
+    @property
+    def rnd_optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser of random network distillation."""
+        return self.algorithm.rnd.optimizer
+
+    def minibatches(self, num_epochs: int) -> Iterator[Minibatch]:
+        """The rollout, cut as rsl_rl cuts it."""
+        alg = self.algorithm
+        storage = alg.storage
+        generator = storage.recurrent_mini_batch_generator if self.is_recurrent else storage.mini_batch_generator
+        names = [field.name for field in dataclasses.fields(Minibatch)]
+        for batch in generator(alg.num_mini_batches, num_epochs):
+            yield Minibatch(**{name: getattr(batch, name) for name in names})
+
+    def policy(self, batch: Minibatch) -> DiagGaussian:
+        """What the network predicts now; one standard deviation where it is shared."""
+        actor = self.algorithm.actor
+        actor(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[0], stochastic_output=True)
+        return self.gaussian(actor.output_distribution_params)
+
+    def gaussian(self, params: tuple[Tensor, ...]) -> DiagGaussian:
+        """Mean and standard deviation as rsl_rl keeps them, as a Gaussian."""
+        return _gaussian(params, shared=self.shared is not None)
+
+    def values(self, batch: Minibatch) -> Tensor:
+        """The value function now."""
+        return self.algorithm.critic(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[1])
+
+    def mean_action(self, observations: TensorDict) -> Tensor:
+        """The action without noise."""
+        return self.algorithm.actor(observations)
+
+    def finish(self) -> None:
+        """Update the normalisers where rsl_rl does it after the epochs (since 5.5)."""
+        alg = self.algorithm
+        if not _normalises_after_the_epochs():
+            return
+        observations = alg.storage.observations.flatten(0, 1)
+        for part in (alg.actor, alg.critic, *([alg.rnd] if alg.rnd else [])):
+            part.update_normalization(observations)
+
+
+@final
+class ActorCritic:
+    """rsl_rl 3.1: one module `policy` for both, and minibatches as tuples."""
+
+    value_loss_name = "value_function"
+
+    def __init__(self, algorithm: Any) -> None:
+        self.algorithm = algorithm
+        policy = algorithm.policy
+        self.shared = None
+        if not policy.state_dependent_std:
+            is_log = policy.noise_std_type == "log"
+            self.shared = SharedDeviation(policy.log_std if is_log else policy.std, is_log=is_log)
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """The symmetry that the configuration asks for."""
+        found = self.algorithm.symmetry
+        if not found:
+            return None
+        weight = found["mirror_loss_coeff"] if found["use_mirror_loss"] else None
+        return Mirror(found["data_augmentation_func"], found["_env"], found["use_data_augmentation"], weight)
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the network has a memory."""
+        return self.algorithm.policy.is_recurrent
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        """The network whose gradients are clipped."""
+        return [self.algorithm.policy]
+
+    @property
+    def rnd_optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser of random network distillation."""
+        return self.algorithm.rnd_optimizer
+
+    def minibatches(self, num_epochs: int) -> Iterator[Minibatch]:
+        """The rollout, cut as rsl_rl cuts it."""
+        alg = self.algorithm
+        storage = alg.storage
+        generator = storage.recurrent_mini_batch_generator if self.is_recurrent else storage.mini_batch_generator
+        for batch in generator(alg.num_mini_batches, num_epochs):
+            observations, actions, values, advantages, returns, log_prob, mean, std, hidden_states, masks = batch
+            yield Minibatch(
+                observations, actions, values, advantages, returns, log_prob, (mean, std), hidden_states, masks
+            )
+
+    def policy(self, batch: Minibatch) -> DiagGaussian:
+        """What the network predicts now; one standard deviation where it is shared."""
+        policy = self.algorithm.policy
+        policy.act(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[0])
+        return self.gaussian((policy.action_mean, policy.action_std))
+
+    def gaussian(self, params: tuple[Tensor, ...]) -> DiagGaussian:
+        """Mean and standard deviation as rsl_rl keeps them, as a Gaussian."""
+        return _gaussian(params, shared=self.shared is not None)
+
+    def values(self, batch: Minibatch) -> Tensor:
+        """The value function now."""
+        policy = self.algorithm.policy
+        return policy.evaluate(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[1])
+
+    def mean_action(self, observations: TensorDict) -> Tensor:
+        """The action without noise."""
+        return self.algorithm.policy.act_inference(observations)
+
+    def finish(self) -> None:
+        """Nothing: the normalisers are updated at each step."""
+
+
+def _outside_inference(x: Tensor) -> Tensor:
+    return x.clone() if x.is_inference() else x
+
+
+def _gaussian(params: tuple[Tensor, ...], *, shared: bool) -> DiagGaussian:
+    """In at least single precision; the standard deviation of the first state where all states share it."""
+    mean, std = (x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in params)
+    return DiagGaussian(mean, std.reshape(-1, std.shape[-1])[0] if shared else std)
+
+
+def layout_of(algorithm: Any) -> Models | ActorCritic:
+    """The layout of the rsl_rl that is installed."""
+    return Models(algorithm) if HAS_MODELS else ActorCritic(algorithm)
+
+
+def _normalises_after_the_epochs() -> bool:
+    major, minor = (int(part) for part in metadata.version("rsl-rl-lib").split(".")[:2])
+    return (major, minor) >= (5, 5)
