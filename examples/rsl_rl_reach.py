@@ -1,7 +1,7 @@
 """rsl_rl with exact trust regions: a task of its own, a stock runner, and one line of its configuration.
 
-    python examples/rsl_rl_reach.py --iterations 150
-    python examples/rsl_rl_reach.py --algorithm PPO
+python examples/rsl_rl_reach.py --iterations 150
+python examples/rsl_rl_reach.py --algorithm PPO
 """
 
 import argparse

@@ -186,6 +186,7 @@ EXTRAS = {
 }
 UNUSUAL = {
     "envpool": Extra("import envpool, trpl.rollouts.batches", without=("torch",)),
+    "rsl_rl": Extra("from trpl.integrations.rsl_rl import TRPL", without=("jax", "stable_baselines3")),
     "docs": Extra("import mkdocs, material, mkdocstrings"),
 }
 """Extras that the development environment does not have, or that are for its documentation."""

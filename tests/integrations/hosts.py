@@ -1,8 +1,20 @@
-"""Tiny environments with known answers."""
+"""Tiny environments with known answers, and the examples as modules."""
+
+import importlib.util
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+
+def example(name):
+    """A file of `examples/` as a module."""
+    file = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"examples_{name}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Target(gymnasium.Env):

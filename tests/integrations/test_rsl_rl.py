@@ -15,46 +15,20 @@ import torch
 
 pytest.importorskip("rsl_rl", reason="rsl_rl is not installed: pip install trpl[rsl_rl]")
 
+from hosts import example
 from rsl_rl.algorithms import PPO
-from rsl_rl.env import VecEnv
 from rsl_rl.runners import OnPolicyRunner
 from tensordict import TensorDict
 
 from trpl import DiagGaussian, kl_parts
 from trpl.entropy_schedule import exponential
-from trpl.integrations.rsl_rl import TRPL
 from trpl.integrations.rsl_rl.layouts import HAS_MODELS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")
 VERSION = metadata.version("rsl-rl-lib")
 only_models = pytest.mark.skipif(not HAS_MODELS, reason="rsl_rl 3.1 has no such option")
+Reach = example("rsl_rl_reach").Reach
 CLASS_NAME = "trpl.integrations.rsl_rl:TRPL" if HAS_MODELS else "TRPL"
-
-
-class Reach(VecEnv):
-    """Points in the plane that are pushed to a goal they see; reward −‖position − goal‖², 20 steps."""
-
-    def __init__(self, num_envs: int = 16, seed: int = 0) -> None:
-        self.num_envs, self.num_actions, self.max_episode_length, self.device, self.cfg = num_envs, 2, 20, "cpu", {}
-        self.generator = torch.Generator().manual_seed(seed)
-        self.episode_length_buf = torch.zeros(num_envs, dtype=torch.long)
-        self.position, self.goal = self.draw(num_envs), self.draw(num_envs)
-
-    def draw(self, size: int) -> torch.Tensor:
-        return 2.0 * torch.rand(size, 2, generator=self.generator) - 1.0
-
-    def get_observations(self) -> TensorDict:
-        return TensorDict({"policy": torch.cat([self.position, self.goal], -1)}, batch_size=[self.num_envs])
-
-    def step(self, actions):
-        self.position = self.position + 0.2 * actions.clamp(-1.0, 1.0)
-        rewards = -(self.position - self.goal).square().sum(-1)
-        self.episode_length_buf = self.episode_length_buf + 1
-        ended = self.episode_length_buf >= self.max_episode_length
-        self.position = torch.where(ended[:, None], self.draw(self.num_envs), self.position)
-        self.goal = torch.where(ended[:, None], self.draw(self.num_envs), self.goal)
-        self.episode_length_buf[ended] = 0
-        return self.get_observations(), rewards, ended.long(), {"time_outs": ended.float()}
 
 
 def configuration(*, std="shared", std_type="scalar", recurrent=False, class_name=CLASS_NAME, **algorithm):
@@ -69,8 +43,10 @@ def configuration(*, std="shared", std_type="scalar", recurrent=False, class_nam
         return common | {"policy": policy, "obs_groups": {"policy": ["policy"], "critic": ["policy"]}}
     model = {"class_name": "RNNModel" if recurrent else "MLPModel", "hidden_dims": [16], "activation": "elu"}
     model |= {"rnn_type": "gru", "rnn_hidden_dim": 8, "rnn_num_layers": 1} if recurrent else {}
-    names = {"shared": "GaussianDistribution", "state": "HeteroscedasticGaussianDistribution", "beta": "BetaDistribution"}
-    distribution = {"class_name": names[std]} | ({} if std == "beta" else {"init_std": 1.0, "std_type": std_type})
+    names = {"shared": "Gaussian", "state": "HeteroscedasticGaussian", "beta": "Beta"}
+    distribution = {"class_name": names[std] + "Distribution"} | (
+        {} if std == "beta" else {"init_std": 1.0, "std_type": std_type}
+    )
     groups = {"actor": ["policy"], "critic": ["policy"]}
     return common | {"actor": model | {"distribution_cfg": distribution}, "critic": dict(model), "obs_groups": groups}
 
@@ -82,7 +58,7 @@ def stock_runner(env, settings):
 
 def runner(seed=0, **options):
     torch.manual_seed(seed)
-    return stock_runner(Reach(seed=seed), configuration(**options))
+    return stock_runner(Reach(16, seed=seed), configuration(**options))
 
 
 def network(algorithm):
@@ -230,16 +206,22 @@ def test_the_joint_projection_needs_a_deviation_per_state():
 
 
 @only_models
+def test_other_distributions_are_refused():
+    with pytest.raises(ValueError, match="distribution is BetaDistribution"):
+        runner(std="beta")
+
+
+@only_models
 def test_a_fixed_deviation_stays_fixed():
     settings = configuration(learning_rate=0.05)
     settings["actor"]["distribution_cfg"]["learn_std"] = False
-    run = stock_runner(Reach(), settings)
+    run = stock_runner(Reach(16), settings)
     run.learn(2)
     assert torch.equal(deviation(run.alg), torch.ones(2))
     settings = configuration(entropy_schedule="linear", schedule_iterations=3)
     settings["actor"]["distribution_cfg"]["learn_std"] = False
     with pytest.raises(ValueError, match="learn_std is False"):
-        stock_runner(Reach(), settings)
+        stock_runner(Reach(16), settings)
 
 
 def test_recurrent_networks():
@@ -300,7 +282,7 @@ def test_random_network_distillation():
     rnd |= {"learning_rate": 1e-3}
     settings = configuration(rnd_cfg=rnd)
     settings["obs_groups"]["rnd_state"] = ["policy"]
-    env = Reach()
+    env = Reach(16)
     env.unwrapped = env
     env.step_dt = 0.02
     run = stock_runner(env, settings)
@@ -313,7 +295,7 @@ def test_random_network_distillation():
 def test_distillation_is_refused():
     from rsl_rl.runners import DistillationRunner
 
-    run = DistillationRunner(Reach(), configuration(), device="cpu")
+    run = DistillationRunner(Reach(16), configuration(), device="cpu")
     with pytest.raises(ValueError, match="class_name Distillation"):
         run.learn(1)
 

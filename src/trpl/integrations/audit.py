@@ -95,4 +95,4 @@ def _kind(p: Gaussian) -> str:
 def _numbers(x: object) -> np.ndarray:
     """A float64 copy of an array of any framework."""
     detach = getattr(x, "detach", None)
-    return np.array(x if detach is None else detach().cpu(), dtype=np.float64)
+    return np.array(x if detach is None else detach().cpu().numpy(), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""What every PyTorch host needs of a layer: the terms of its loss, the entropy it is held to, a standard deviation to set.
+"""What every PyTorch host needs of a layer: the terms of its loss, an entropy to hold, a standard deviation to set.
 
 The adapters of rsl_rl, skrl and rl_games share these settings and this loss; each adds only how its host keeps
 policies and minibatches.
@@ -177,6 +177,6 @@ class SharedDeviation:
 
     @torch.no_grad()
     def keep_positive(self, old_std: Tensor) -> None:
-        """Hold what an optimiser's step left above a small share of the old one; a plain parameter may turn negative."""
+        """Hold it above a small share of the old one: an optimiser's step may turn a plain parameter negative."""
         least = SMALLEST_SHARE * old_std
         self.parameter.copy_(torch.maximum(self.parameter, least.log() if self.is_log else least))

@@ -1,0 +1,69 @@
+"""The exact KL of an update against closed forms computed apart, and for every kind of policy."""
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Independent, MultivariateNormal, Normal, TransformedDistribution, kl_divergence
+from torch.distributions.transforms import TanhTransform
+
+from trpl import DiagGaussian
+from trpl.integrations.audit import exact_kl, read
+
+
+def gaussians(seed=0):
+    torch.manual_seed(seed)
+    return [Independent(Normal(torch.randn(40, 3), 0.5 + torch.rand(40, 3)), 1) for _ in range(2)]
+
+
+def test_against_pytorchs_own_divergence():
+    new, old = gaussians()
+    wanted = kl_divergence(new, old)
+    found = exact_kl(new, read(old), bound=1.0)
+    assert found.states == pytest.approx(wanted.numpy(), rel=1e-5)
+    assert found.mean == pytest.approx(wanted.mean().item(), rel=1e-5)
+    assert found.max == pytest.approx(wanted.max().item(), rel=1e-5)
+    assert found.share_above == pytest.approx((wanted > 1.0).float().mean().item())
+    assert found.estimate is None
+    assert found.figures("ppo/").keys() == {"ppo/kl", "ppo/kl_max", "ppo/kl_above"}
+
+
+def test_squashing_changes_nothing():
+    new, old = gaussians()
+    squashed = [TransformedDistribution(p, [TanhTransform()]) for p in (new, old)]
+    assert exact_kl(*squashed).states == pytest.approx(exact_kl(new, old).states)
+
+
+def test_full_covariances():
+    chol = torch.linalg.cholesky(torch.tensor([[2.0, 0.3], [0.3, 1.0]]))
+    new = MultivariateNormal(torch.ones(5, 2), scale_tril=chol.expand(5, 2, 2))
+    old = MultivariateNormal(torch.zeros(5, 2), scale_tril=torch.eye(2).expand(5, 2, 2))
+    assert exact_kl(new, old).mean == pytest.approx(kl_divergence(new, old).mean().item(), rel=1e-5)
+
+
+def test_what_is_read_does_not_follow_the_network():
+    parameter = torch.zeros(4, 2, requires_grad=True)
+    old = read(DiagGaussian(parameter, torch.ones(2)))
+    with torch.no_grad():
+        parameter += 1.0
+    assert exact_kl(DiagGaussian(parameter, torch.ones(2)), old).mean == pytest.approx(1.0)
+
+
+def test_the_estimate_of_ppo():
+    """The mean of (ratio − 1) − log ratio over many actions of the old policy tends to KL(old ‖ new)."""
+    generator = np.random.default_rng(0)
+    old, new = DiagGaussian(np.zeros((200_000, 1)), np.ones(1)), DiagGaussian(np.full((200_000, 1), 0.3), np.ones(1))
+    found = exact_kl(new, old, actions=generator.normal(size=(200_000, 1)))
+    assert found.mean == pytest.approx(0.045)
+    assert found.estimate == pytest.approx(0.045, rel=0.05)
+
+
+def test_padding_is_left_out():
+    old, new = DiagGaussian(np.zeros((3, 1)), np.ones(1)), DiagGaussian(np.array([[1.0], [1.0], [9.0]]), np.ones(1))
+    found = exact_kl(new, old, weights=[1, 1, 0], actions=np.zeros((3, 1)))
+    assert found.max == pytest.approx(0.5)
+    assert len(found.states) == 2
+
+
+def test_policies_that_do_not_belong_together():
+    with pytest.raises(ValueError, match="2 dimensions and old a Gaussian with a diagonal covariance in 3"):
+        exact_kl(DiagGaussian(np.zeros((3, 2)), np.ones(2)), DiagGaussian(np.zeros((3, 3)), np.ones(3)))
