@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ class TrustRegion:
     projection: str = "kl"
     mean_bound: float = 0.03
     cov_bound: float = 1e-3
-    projection_kwargs: dict[str, str | bool] = dataclasses.field(default_factory=dict)
+    projection_kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     regression_weight: float = 8.0
     entropy_schedule: str = "none"
     target_entropy: float = 0.0

@@ -155,10 +155,11 @@ class TRPL(PPO):
 
     def _rnd_loss(self, observations: Any) -> Tensor:
         """Error of the predictor of random network distillation."""
+        rnd: Any = self.rnd
         with torch.no_grad():
-            state = self.rnd.state_normalizer(self.rnd.get_rnd_state(observations))
-            target = self.rnd.target(state)
-        return F.mse_loss(self.rnd.predictor(state), target)
+            state = rnd.state_normalizer(rnd.get_rnd_state(observations))
+            target = rnd.target(state)
+        return F.mse_loss(rnd.predictor(state), target)
 
     def _mirror_loss(self, batch: Minibatch, mirror: Mirror, size: int) -> Tensor:
         """Disagreement of the action at mirrored observations with the mirrored action."""
@@ -229,4 +230,4 @@ def _augment(batch: Minibatch, old: DiagGaussian, mirror: Mirror) -> DiagGaussia
 if not HAS_MODELS:  # rsl_rl 3.1 evaluates class_name in the module of its runner
     from rsl_rl.runners import on_policy_runner
 
-    on_policy_runner.TRPL = TRPL
+    setattr(on_policy_runner, "TRPL", TRPL)  # noqa: B010
