@@ -30,7 +30,7 @@ def test_sync_steps_write_where_they_are_told_and_hand_over_last_observations():
 
 
 def test_unknown_vectorisations_are_refused():
-    with pytest.raises(ValueError, match="'asynchronous' is not one of sync, envpool"):
+    with pytest.raises(ValueError, match="'asynchronous' is not one of sync, threads, processes, envpool"):
         make_environments("test/Drift-v0", num_envs=1, seed=0, vectorisation="asynchronous")
 
 

@@ -3,8 +3,8 @@
 import gymnasium as gym
 import numpy as np
 
-from trpl.rollouts.batches import derived_seed
 from trpl.rollouts.evaluation import EVALUATION_STREAM
+from trpl.rollouts.seeds import derived_seed
 
 
 class Counter(gym.Env):

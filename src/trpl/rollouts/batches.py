@@ -1,21 +1,21 @@
-"""Environments side by side: stepped one after the other in this process, or together by `envpool`.
+"""Environments side by side: one after the other, in threads, in processes, or together by `envpool`.
 
 Either way an episode that ends is followed by the first observation of the next one within the same step, and its true
 last observation is handed over separately, so that no step of a rollout is a mere reset.
 """
 
+import os
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 import numpy as np
 
 from trpl.errors import FaultyEnvironmentError
 from trpl.rollouts.environments import Environment, check_spaces
-
-ENVIRONMENT_STREAM = 101
-
-Ended = list[tuple[int, np.ndarray]]  # which environment's episode ended, and its last observation
+from trpl.rollouts.processes import ProcessEnvironments
+from trpl.rollouts.seeds import ENVIRONMENT_STREAM, Ended, derived_seed
 
 
 class Environments(Protocol):
@@ -100,6 +100,44 @@ class SyncEnvironments:
             environment.close()
 
 
+class ThreadedEnvironments(SyncEnvironments):
+    """The same, shared among threads, as many as there are cores: for simulators that release Python's lock.
+
+    MuJoCo does while it steps. Each environment is a world of its own, so the bits are those of `sync`.
+    """
+
+    def __init__(self, env_id: str, *, num_envs: int, seed: int):
+        super().__init__(env_id, num_envs=num_envs, seed=seed)
+        self._num_helpers = min(num_envs, num_cores()) - 1
+        self._helpers = ThreadPoolExecutor(max(1, self._num_helpers), thread_name_prefix="trpl-environments")
+
+    def step(self, actions, *, observations, rewards, terminated, truncated) -> Ended:
+        ended: Ended = []
+        open_numbers = iter(self._numbered)  # whoever is free takes the next one
+
+        def work() -> None:
+            for n, environment in open_numbers:
+                observation, rewards[n], ends, stops = environment.step(actions[n])
+                if ends or stops:
+                    terminated[n], truncated[n] = ends, stops
+                    ended.append((n, observation))
+                    observation = environment.begin()
+                observations[n] = observation
+
+        helping = [self._helpers.submit(work) for _ in range(self._num_helpers)]
+        try:
+            work()
+        finally:
+            wait(helping)
+        for helper in helping:
+            helper.result()
+        return sorted(ended, key=lambda found: found[0])
+
+    def close(self) -> None:
+        self._helpers.shutdown()
+        super().close()
+
+
 class PooledEnvironments:
     """`envpool`'s own tasks, stepped together by its threads: faster with many environments and many cores.
 
@@ -157,8 +195,10 @@ class PooledEnvironments:
         self._pool.close()
 
 
-VECTORISATIONS: dict[str, Callable[..., Any]] = {
+VECTORISATIONS: dict[str, Callable[..., Environments]] = {
     "sync": SyncEnvironments,
+    "threads": ThreadedEnvironments,
+    "processes": ProcessEnvironments,
     "envpool": PooledEnvironments,
 }
 
@@ -171,6 +211,6 @@ def make_environments(env_id: str, *, num_envs: int, seed: int, vectorisation: s
     return VECTORISATIONS[vectorisation](env_id, num_envs=num_envs, seed=seed)
 
 
-def derived_seed(*words: int) -> int:
-    """A seed that is a function of the words, for generators that take one number."""
-    return int(np.random.SeedSequence(words).generate_state(1)[0])
+def num_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -7,9 +7,9 @@ import numpy as np
 
 from trpl.errors import FaultyEnvironmentError
 from trpl.policies.normaliser import standardise
-from trpl.rollouts.batches import derived_seed
 from trpl.rollouts.collection import Actor
 from trpl.rollouts.environments import Environment
+from trpl.rollouts.seeds import derived_seed
 
 EVALUATION_STREAM = 103
 STEP_LIMIT = 100_000  # an episode longer than this has no end

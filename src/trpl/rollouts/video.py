@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from trpl.errors import RenderingError
-from trpl.rollouts.batches import derived_seed
 from trpl.rollouts.environments import Environment
+from trpl.rollouts.seeds import derived_seed
 
 VIDEO_STREAM = 104
 DEFAULT_FPS = 30

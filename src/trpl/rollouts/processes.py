@@ -1,0 +1,119 @@
+"""Environments in processes of their own, by Gymnasium's vector environment: for simulators that hold Python's lock.
+
+Each process has a guarded, replayable `Environment`: a run has the bits of `sync`, and resumes like it.
+"""
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from trpl.errors import ReplayError
+from trpl.rollouts.environments import Environment
+from trpl.rollouts.seeds import ENVIRONMENT_STREAM, Ended, derived_seed
+
+
+class ProcessEnvironments:
+    """Any Gymnasium environment, N times, each stepped by a process of its own."""
+
+    def __init__(self, env_id: str, *, num_envs: int, seed: int):
+        self.num_envs, self.single = num_envs, None
+        makers = [_maker(env_id, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)]
+        # spawned, not forked: a process with JAX in it has threads, which a fork would leave without their owners
+        self._vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+        self.observation_size = int(self._vector.single_observation_space.shape[0])  # type: ignore[index]
+        self.action_size = int(self._vector.single_action_space.shape[0])  # type: ignore[index]
+        self._num_calls = 0
+
+    def begin(self) -> np.ndarray:
+        """Start an episode in each; observations [N, obs]."""
+        return np.array(self._vector.reset()[0], dtype=np.float64)
+
+    def step(
+        self,
+        actions: np.ndarray,
+        *,
+        observations: np.ndarray,
+        rewards: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+    ) -> Ended:
+        """Step each; the arrays [N, ...] are written to, observations being those to act on next."""
+        self._num_calls += 1
+        observations[:], rewards[:], terminated[:], truncated[:], info = self._vector.step(actions)
+        return [(int(n), info["final_obs"][n]) for n in np.flatnonzero(terminated | truncated)]
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """How the unfinished episodes came about, as `sync` has it."""
+        states = self._vector.call("episode_state")
+        for found in states:
+            if isinstance(found, str):
+                raise ReplayError(found)
+        arrays = {f"actions.{n}": actions for n, (actions, _) in enumerate(states)}
+        return arrays, {"environments": [meta for _, meta in states]}
+
+    def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], *, observations: np.ndarray) -> bool:
+        """Do the unfinished episodes again, all at the same time."""
+        saved = zip(meta["environments"], observations, strict=True)
+        self._vector.set_attr("saved", [(arrays[f"actions.{n}"], about, o) for n, (about, o) in enumerate(saved)])
+        for found in self._vector.call("do_again"):
+            if found is not None:
+                raise ReplayError(found)
+        return True
+
+    def position(self) -> int:
+        """The number of steps taken."""
+        return self._num_calls
+
+    def close(self) -> None:
+        """End the processes."""
+        self._vector.close(terminate=True)
+
+
+class _Served(gym.Env):
+    """An `Environment` as Gymnasium's worker process wants it."""
+
+    def __init__(self, environment: Environment):
+        self.environment = environment
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (environment.observation_size,), np.float64)
+        self.action_space = gym.spaces.Box(-np.inf, np.inf, (environment.action_size,), np.float32)
+        self.saved: tuple[np.ndarray, Mapping[str, Any], np.ndarray] | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        return self.environment.begin(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        return *self.environment.step(np.array(action)), {}  # a copy: the environment keeps it
+
+    def episode_state(self) -> tuple[np.ndarray, dict[str, Any]] | str:
+        """What `Environment.state` gives, or why there is none: an exception here would end the process."""
+        try:
+            return self.environment.state()
+        except ReplayError as error:
+            return str(error)
+
+    def do_again(self) -> str | None:
+        """Bring back the episode in `saved`; why it could not be, if it could not."""
+        assert self.saved is not None
+        actions, meta, observation = self.saved
+        try:
+            self.environment.restore(actions, meta, observation=observation)
+        except ReplayError as error:
+            return str(error)
+        return None
+
+    def close(self) -> None:
+        self.environment.close()
+
+
+def _maker(env_id: str, *, seed: int, index: int) -> Callable[[], gym.Env]:
+    def make() -> gym.Env:
+        if multiprocessing.parent_process() is not None:  # Ctrl-C is for the run, which ends its epoch and saves
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return _Served(Environment(env_id, seed=seed, index=index))
+
+    return make
