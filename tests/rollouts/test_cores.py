@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from worlds import LinearActor
 
-from trpl.rollouts import Collector, FaultyEnvironmentError
+from trpl.errors import FaultyEnvironmentError
+from trpl.rollouts import Collector
 from trpl.rollouts.batches import make_environments
 
 WAYS = ("threads", "processes")

@@ -270,3 +270,21 @@ def test_a_point_learns_to_go_home(method, tmp_path):
         **bounds,
     )
     assert train(settings, tmp_path, progress=False).final_return > -5.0
+
+
+def test_a_run_stopped_early_is_the_beginning_of_the_whole_one(tmp_path):
+    """Schedules are those of the whole budget: the same bits up to where it ends, and resuming adds nothing."""
+    settings = tiny.config("ppo", learning_rate_decay=True)
+    whole = train(settings, tmp_path / "whole", progress=False)
+    early = train(settings.replace(stop_after=150), tmp_path / "early", progress=False)  # five epochs of 32
+    assert (whole.epochs, early.epochs, early.finished) == (8, 5, True)
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
+        assert (whole.folder / name).read_bytes().startswith((early.folder / name).read_bytes())
+    assert resume(early.folder, progress=False).epochs == 5
+
+
+@pytest.mark.parametrize("vectorisation", ["threads"])
+def test_runs_on_several_cores_have_the_same_digest(tmp_path, vectorisation):
+    plain = train(tiny.config(num_envs=4), tmp_path / "sync", progress=False)
+    other = train(tiny.config(num_envs=4, vectorisation=vectorisation), tmp_path / vectorisation, progress=False)
+    assert plain.digest == other.digest

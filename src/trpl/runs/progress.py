@@ -42,11 +42,11 @@ class Progress(Screen):
         title = f"{self.config.method} {self.config.env_id} seed {self.config.seed}"
         if isinstance(self.live, RichProgress):
             self._task = self.live.add_task(
-                title, total=self.config.num_epochs, completed=epoch, status="compiling ..."
+                title, total=self.config.last_epoch, completed=epoch, status="compiling ..."
             )
         else:
             start = f" from epoch {epoch}" if epoch else ""
-            self.say(f"{title}: {self.config.num_epochs} epochs of {self.config.rollout_size} steps{start}")
+            self.say(f"{title}: {self.config.last_epoch} epochs of {self.config.rollout_size} steps{start}")
 
     def update(self, epoch: int, metrics: dict[str, Any], evaluation: float | None) -> None:
         """Show the epoch that just ended."""
@@ -56,10 +56,10 @@ class Progress(Screen):
             self.live.update(self._task, completed=epoch, status=self._status(epoch, metrics))
         elif self.console is not None:
             now = time.monotonic()
-            if now >= self._next_line or epoch == self.config.num_epochs:
+            if now >= self._next_line or epoch == self.config.last_epoch:
                 self._next_line = now + SECONDS_BETWEEN_LINES
-                left = (now - self._started) / (epoch - self._first_epoch) * (self.config.num_epochs - epoch)
-                where = f"epoch {epoch}/{self.config.num_epochs}"
+                left = (now - self._started) / (epoch - self._first_epoch) * (self.config.last_epoch - epoch)
+                where = f"epoch {epoch}/{self.config.last_epoch}"
                 self.say(f"{where}  {self._status(epoch, metrics)}  left {_duration(left)}")
 
     def _status(self, epoch: int, metrics: dict[str, Any]) -> str:

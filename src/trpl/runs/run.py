@@ -138,14 +138,14 @@ class Trainer:
             self.watchdog.interrupt = stop.fail
             events = [write] if track is None else [write, track]
             progress.begin(self.epoch)
-            while self.epoch < config.num_epochs and not stop.is_set():
+            while self.epoch < config.last_epoch and not stop.is_set():
                 metrics, evaluation = self.step(events)
                 if self.epoch % config.checkpoint_every == 0:
                     self.save()
                 progress.update(self.epoch, metrics, evaluation)
         if self.saved != self.epoch:
             self.save()
-        return self.epoch >= config.num_epochs
+        return self.epoch >= config.last_epoch
 
     def step(self, events: list[Any]) -> tuple[dict[str, Any], float | None]:
         """One epoch: collect, learn, evaluate, record."""

@@ -40,11 +40,16 @@ class Config:
     env_id: str = setting("HalfCheetah-v4", "Gymnasium's name of the task")
     seed: int = setting(0, "fixes the run: the same seed gives the same weights", least=0, most=2**32 - 1)
     total_steps: int = setting(3_000_000, "environment steps, rounded up to whole epochs", least=1)
+    stop_after: int | None = setting(
+        None, "environment steps after which the run ends, its schedules those of total_steps", least=1, optional=True
+    )
     source: str = setting("", "where the numbers come from")
 
     rollout_size: int = setting(2048, "environment steps per epoch, over all environments", least=2)
     num_envs: int = setting(1, "environments stepped side by side; divides rollout_size", least=1)
-    vectorisation: str = setting("sync", "how environments are stepped", choices=("sync", "envpool"))
+    vectorisation: str = setting(
+        "sync", "how environments are stepped", choices=("sync", "threads", "processes", "envpool")
+    )
     discount: float = setting(0.99, "γ", least=0.0, most=1.0)
     gae_lambda: float = setting(0.95, "λ of the generalised advantage estimate", least=0.0, most=1.0)
 
@@ -145,8 +150,13 @@ class Config:
 
     @property
     def num_epochs(self) -> int:
-        """Count the iterations of collecting and learning."""
+        """Count the iterations of collecting and learning that schedules stretch over."""
         return math.ceil(self.total_steps / self.rollout_size)
+
+    @property
+    def last_epoch(self) -> int:
+        """Number the epoch the run ends with, counted from 1."""
+        return min(self.num_epochs, math.ceil((self.stop_after or self.total_steps) / self.rollout_size))
 
     def evaluates(self, epoch: int) -> bool:
         """Tell whether epoch 1, 2, ... ends with an evaluation."""

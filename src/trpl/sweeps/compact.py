@@ -19,9 +19,9 @@ def compact(run: str | Path, results: str | Path, *, place: str | Path | None = 
     run = Path(run)
     config = read_config(run)
     last = [line["epoch"] for line in records.read(run, METRICS)[-1:]]
-    if last != [config.num_epochs]:
+    if last != [config.last_epoch]:
         done = last[0] if last else 0
-        raise RunError(f"{run} has done {done} of {config.num_epochs} epochs: only finished runs are compacted")
+        raise RunError(f"{run} has done {done} of {config.last_epoch} epochs: only finished runs are compacted")
     final = Path(results) / (place or place_of(config))
     temporary = final.with_name(f".{final.name}-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)

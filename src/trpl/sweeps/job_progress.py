@@ -58,7 +58,7 @@ class JobProgress:
 
     @property
     def steps_left(self) -> int:
-        return max(0, self.job.config.num_epochs - self.epochs) * self.job.config.rollout_size
+        return max(0, self.job.config.last_epoch - self.epochs) * self.job.config.rollout_size
 
 
 def seconds_left(of: Iterable[JobProgress], *, among: Iterable[JobProgress], num_workers: int) -> float | None:

@@ -53,7 +53,7 @@ class Job:
     def finished(self) -> bool:
         """Whether the checkpoint after the last epoch is there, which is the last thing training writes."""
         newest = next(iter(checkpoint_folders(self.folder)), None)
-        return newest is not None and int(newest.name) >= self.config.num_epochs
+        return newest is not None and int(newest.name) >= self.config.last_epoch
 
     def to_json(self) -> dict[str, Any]:
         return {"config": self.config.to_json(), "folder": str(self.folder), "compiled": str(self.compiled)}

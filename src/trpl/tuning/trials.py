@@ -37,7 +37,7 @@ class SeedRuns(contextlib.ExitStack):
         Epochs done before are given too, from the records. Raises Stopped, with all runs saved, once `stop` is set.
         """
         seen = [evaluations(trainer.folder) for trainer in self.trainers]
-        for epoch in range(1, self.configs[0].num_epochs + 1):
+        for epoch in range(1, self.configs[0].last_epoch + 1):
             for trainer, returns in zip(self.trainers, seen, strict=True):
                 if trainer.epoch >= epoch:
                     continue
