@@ -153,7 +153,8 @@ class PooledEnvironments:
             raise ImportError("vectorisation by envpool needs the package: pip install envpool") from error
         if env_id not in envpool.list_all_envs():
             raise ValueError(f"envpool has no task {env_id!r}; vectorisation 'sync' takes any Gymnasium environment")
-        self.env_id, self.num_envs, self.single = env_id, num_envs, None
+        self.env_id, self.num_envs = env_id, num_envs
+        self.single: Environment | None = None
         self._pool = envpool.make_gymnasium(env_id, num_envs=num_envs, seed=derived_seed(seed, ENVIRONMENT_STREAM) >> 1)
         check_spaces(self._pool.observation_space, self._pool.action_space, env_id=env_id)
         self.observation_size = int(self._pool.observation_space.shape[0])

@@ -21,7 +21,8 @@ class ProcessEnvironments:
     """Any Gymnasium environment, N times, each stepped by a process of its own."""
 
     def __init__(self, env_id: str, *, num_envs: int, seed: int):
-        self.num_envs, self.single = num_envs, None
+        self.num_envs = num_envs
+        self.single: Environment | None = None
         makers = [_maker(env_id, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)]
         # spawned, not forked: a process with JAX in it has threads, which a fork would leave without their owners
         self._vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
