@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 TOO_OLD = trpl needs Python 3.11 or newer, and $(PYTHON) is $(or $(shell $(PYTHON) -V 2>/dev/null),not found); name another: make $(or $(MAKECMDGOALS),train) PYTHON=python3.12
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: train test check lint bench stress versions coverage mutants docs clean help
+.PHONY: train test check lint bench stress versions hosts coverage mutants docs clean help
 
 help:
 	@echo "make train   train a KL policy on Hopper for a minute or two and draw its learning curve"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench   time of the layers and of training, as tables, and JSON in bench/"
 	@echo "make stress  hard numbers, faults and bad files thrown at trpl: what held (an hour or two)"
 	@echo "make versions   the oldest and newest Python, NumPy, PyTorch and JAX, in environments of their own (half an hour)"
+	@echo "make hosts   the adapters' tests with rsl_rl, Brax and the others, each in a folder of its own"
 	@echo "make coverage, make mutants   what the tests reach, and what they notice"
 	@echo "make docs    the documentation site in site/"
 
@@ -69,6 +70,9 @@ stress: $(VENV)/.dev
 
 versions: $(VENV)/.dev
 	$(BIN)/python stress/versions.py --out bench/versions.json $(if $(SHORT),--short)
+
+hosts: $(VENV)/.dev
+	$(BIN)/python tests/hosts.py
 
 coverage: $(VENV)/.dev
 	$(ONE_THREAD) $(BIN)/coverage run -m pytest -q -n 2 --dist worksteal

@@ -186,6 +186,7 @@ EXTRAS = {
 }
 UNUSUAL = {
     "envpool": Extra("import envpool, trpl.rollouts.batches", without=("torch",)),
+    "brax": Extra("from trpl.integrations.brax import trust_region", without=("torch",)),
     "rsl_rl": Extra("from trpl.integrations.rsl_rl import TRPL", without=("jax", "stable_baselines3")),
     "docs": Extra("import mkdocs, material, mkdocstrings"),
 }

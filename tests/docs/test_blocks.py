@@ -22,7 +22,7 @@ observation = np.zeros(17)
 env = gymnasium.make("Pendulum-v1")
 """
 }
-NEEDS = {"docs/tracking.md": "wandb", "docs/rsl_rl.md": "rsl_rl"}
+NEEDS = {"docs/tracking.md": "wandb", "docs/rsl_rl.md": "rsl_rl", "docs/brax.md": "brax"}
 QUICK = ("presets", "evaluate", "export")  # run for real, on the small run
 
 with_python = [page for page in PAGES if python_blocks(page)]

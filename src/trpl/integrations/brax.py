@@ -1,0 +1,124 @@
+"""Brax: its PPO with an exact trust region in place of the clip, for as long as a context lasts.
+
+    with trust_region(mean_bound=0.03, cov_bound=1e-3):
+        make_policy, params, metrics = ppo.train(environment, num_timesteps=..., ...)
+
+Brax's PPO has no argument for its loss, so the context replaces `losses.compute_ppo_loss`, which `ppo.train` reads when
+it is called. The replacement calls Brax's own with a distribution that is projected, and adds the penalty; all of it
+runs inside Brax's jit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from brax.training.agents.ppo import losses
+from brax.training.distribution import ParametricDistribution
+
+from trpl.gaussians import DiagGaussian, kl_parts
+from trpl.jax import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
+
+SEPARATE = {"kl": KLProjection, "w2": WassersteinProjection, "frobenius": FrobeniusProjection}
+NO_CLIP = 1e9
+"""A clipping range that no ratio leaves."""
+
+
+@contextmanager
+def trust_region(
+    *,
+    projection: str = "kl",
+    mean_bound: float = 0.03,
+    cov_bound: float = 1e-3,
+    regression_weight: float = 8.0,
+    min_entropy: float | None = None,
+    **projection_kwargs: Any,
+) -> Iterator[None]:
+    """Train Brax's PPO through a trust-region layer while the context lasts.
+
+    The old policy is the one whose parameters Brax stores with each transition. A standard deviation that all states
+    share is pulled to its projection like the mean, since Brax's loop has no place to set it. Squashed policies are
+    projected inside the tanh, which is exact in KL.
+
+    Args:
+        projection: "kl", "w2", "frobenius", or "kl-joint" with one bound, the sum of the two.
+        mean_bound: Bound on the distance of the means, in every state.
+        cov_bound: Bound on the distance of the covariances, in every state.
+        regression_weight: Weight α of the penalty that pulls the network to its projection.
+        min_entropy: Hold the entropy of the Gaussian (before a tanh) above this, per action dimension.
+        **projection_kwargs: Further words for the layer, such as `form` or `whitened`.
+
+    Raises:
+        ValueError: If the projection is unknown, or a bound or the weight is out of range.
+    """
+    if projection not in (*SEPARATE, "kl-joint"):
+        raise ValueError(f"projection must be one of {', '.join(SEPARATE)}, kl-joint, not {projection!r}")
+    if not (mean_bound > 0 and cov_bound > 0 and regression_weight >= 0):
+        raise ValueError("mean_bound and cov_bound must be positive, and regression_weight must not be negative")
+    if projection == "kl-joint":
+        layer: Any = JointKLProjection(mean_bound + cov_bound, check=False, **projection_kwargs)
+    else:
+        layer = SEPARATE[projection](mean_bound, cov_bound, check=False, **projection_kwargs)
+    host = losses.compute_ppo_loss
+    losses.compute_ppo_loss = _loss_through(layer, host, weight=regression_weight, min_entropy=min_entropy)
+    try:
+        yield
+    finally:
+        losses.compute_ppo_loss = host
+
+
+class _Projected(ParametricDistribution):
+    """Brax's distribution with every Gaussian projected; Brax's own code computes densities and entropies of it."""
+
+    def __init__(self, inner: ParametricDistribution, project: Callable[[DiagGaussian], DiagGaussian]) -> None:
+        super().__init__(inner.param_size, inner._postprocessor, inner._event_ndims, inner.reparametrizable)
+        self.inner, self.project = inner, project
+
+    def create_dist(self, parameters: Any) -> Any:
+        """The distribution of these parameters, projected."""
+        predicted = self.inner.create_dist(parameters)
+        projected = self.project(_gaussian(predicted))
+        return type(predicted)(projected.mean, projected.std)
+
+
+def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: float | None) -> Callable:
+    """Brax's loss of the projected policy without a clip, plus the penalty."""
+
+    def loss(params: Any, normalizer_params: Any, data: Any, rng: jax.Array, ppo_network: Any, **settings: Any) -> Any:
+        distribution = ppo_network.parametric_action_distribution
+        stored = jax.tree_util.tree_map(  # Brax puts time first
+            lambda x: jnp.swapaxes(x, 0, 1), data.extras["policy_extras"]["distribution_params"]
+        )
+        old = _gaussian(distribution.create_dist(stored))
+        floor = {} if min_entropy is None else {"min_entropy": min_entropy * old.dim}
+
+        def project(predicted: DiagGaussian) -> DiagGaussian:
+            return layer(predicted, old, **floor)
+
+        through = ppo_network.replace(parametric_action_distribution=_Projected(distribution, project))
+        total, metrics = host(
+            params, normalizer_params, data, rng, ppo_network=through, **settings | {"clipping_epsilon": NO_CLIP}
+        )
+        observation = jax.tree_util.tree_map(lambda x: jnp.swapaxes(x, 0, 1), data.observation)
+        logits = ppo_network.policy_network.apply(normalizer_params, params.policy, observation)
+        predicted = _gaussian(distribution.create_dist(logits))
+        penalty = jnp.mean(layer.penalty(predicted, project(predicted)))
+        parts = kl_parts(predicted.detached(), old)
+        kl = parts.mean + parts.cov
+        total = total + weight * penalty
+        exact = {"total_loss": total, "penalty": penalty, "kl_mean": jnp.mean(kl), "kl_max": jnp.max(kl)}
+        return total, metrics | exact
+
+    return loss
+
+
+def _gaussian(distribution: Any) -> DiagGaussian:
+    """Brax's normal distribution, with a standard deviation per state."""
+    if not (hasattr(distribution, "loc") and hasattr(distribution, "scale")):
+        raise ValueError(
+            f"the policy must be a normal distribution, squashed or not, not {type(distribution).__name__}"
+        )
+    return DiagGaussian(distribution.loc, jnp.broadcast_to(distribution.scale, distribution.loc.shape))

@@ -1,0 +1,69 @@
+"""The adapters' tests against hosts that the development environment does not have: `make hosts`, or by name.
+
+    python tests/hosts.py rsl_rl-5.5 brax
+
+Each host goes into a folder of its own in `build/hosts`, in front of the development environment's packages, without
+what it would bring along that is there already (PyTorch above all).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+LOGGING = ["tensorboard", "absl-py", "grpcio", "markdown", "protobuf", "werkzeug", "tensorboard-data-server"]
+RSL_RL = [*LOGGING, "GitPython", "gitdb", "smmap", "onnxscript", "onnx_ir"]
+BRAX = ["flax", "jaxopt", "ml-collections", "mujoco-mjx", "orbax-checkpoint", "trimesh", "etils", "flask", "flask-cors"]
+BRAX += ["blinker", "itsdangerous", "werkzeug", "click", "jinja2", "markupsafe", "msgpack", "tensorstore", "aiofiles"]
+BRAX += [
+    "humanize",
+    "nest-asyncio",
+    "simplejson",
+    "uvloop",
+    "treescope",
+    "absl-py",
+    "tensorboardx",
+    "dm-env",
+    "jaxlib==0.9.2",
+]
+BRAX += ["jax==0.9.2", "optax", "chex", "toolz", "protobuf", "importlib_resources", "dm-tree", "wrapt", "attrs", "zipp"]
+
+
+class Host(NamedTuple):
+    """A version of a host, what it needs besides the development environment, and the tests of its adapter."""
+
+    packages: list[str]
+    tests: str
+
+
+HOSTS = {
+    "rsl_rl-5.5": Host(["rsl-rl-lib==5.5.1", *RSL_RL], "test_rsl_rl.py"),
+    "rsl_rl-5.4": Host(["rsl-rl-lib==5.4.2", *RSL_RL], "test_rsl_rl.py"),
+    "rsl_rl-3.1": Host(["rsl-rl-lib==3.1.2", *RSL_RL], "test_rsl_rl.py"),
+    "brax": Host(["brax==0.14.2", *BRAX], "test_brax.py"),
+}
+
+
+def main(names: list[str]) -> int:
+    """Install and test each; 1 if one failed."""
+    failed = []
+    for name in names or HOSTS:
+        host, folder = HOSTS[name], ROOT / "build" / "hosts" / name
+        if not folder.exists():
+            install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+            subprocess.run([*install, *host.packages], check=True)
+        environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "pytest", "-n", "0", str(ROOT / "tests" / "integrations" / host.tests)]
+        print(f"== {name}", flush=True)
+        if subprocess.run(command, env=environment, cwd=ROOT).returncode != 0:
+            failed.append(name)
+    print(f"failed: {', '.join(failed)}" if failed else "all hosts passed")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
