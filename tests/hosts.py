@@ -17,35 +17,40 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 LOGGING = ["tensorboard", "absl-py", "grpcio", "markdown", "protobuf", "werkzeug", "tensorboard-data-server"]
 RSL_RL = [*LOGGING, "GitPython", "gitdb", "smmap", "onnxscript", "onnx_ir"]
-BRAX = ["flax", "jaxopt", "ml-collections", "mujoco-mjx", "orbax-checkpoint", "trimesh", "etils", "flask", "flask-cors"]
-BRAX += ["blinker", "itsdangerous", "werkzeug", "click", "jinja2", "markupsafe", "msgpack", "tensorstore", "aiofiles"]
-BRAX += [
-    "humanize",
-    "nest-asyncio",
-    "simplejson",
-    "uvloop",
-    "treescope",
-    "absl-py",
-    "tensorboardx",
-    "dm-env",
-    "jaxlib==0.9.2",
-]
-BRAX += ["jax==0.9.2", "optax", "chex", "toolz", "protobuf", "importlib_resources", "dm-tree", "wrapt", "attrs", "zipp"]
+BRAX = ["brax==0.14.2", "jax<0.10", "numpy>=2", "array-api-compat", "safetensors", "pytest", "pytest-xdist"]
 
 
 class Host(NamedTuple):
-    """A version of a host, what it needs besides the development environment, and the tests of its adapter."""
+    """A version of a host, what it needs besides the development environment, and the tests of its adapter.
+
+    A host that stands `alone` has an environment of its own instead, with what its packages bring along.
+    """
 
     packages: list[str]
     tests: str
+    alone: bool = False
 
 
 HOSTS = {
     "rsl_rl-5.5": Host(["rsl-rl-lib==5.5.1", *RSL_RL], "test_rsl_rl.py"),
     "rsl_rl-5.4": Host(["rsl-rl-lib==5.4.2", *RSL_RL], "test_rsl_rl.py"),
     "rsl_rl-3.1": Host(["rsl-rl-lib==3.1.2", *RSL_RL], "test_rsl_rl.py"),
-    "brax": Host(["brax==0.14.2", *BRAX], "test_brax.py"),
+    "brax": Host(BRAX, "test_brax.py", alone=True),
 }
+
+
+def _environment(host: Host, folder: Path) -> str:
+    """Install a host where it is not yet, and return the Python that finds it."""
+    if host.alone:
+        python = str(folder / "bin" / "python")
+        if not folder.exists():
+            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *host.packages], check=True)
+        return python
+    if not folder.exists():
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+        subprocess.run([*install, *host.packages], check=True)
+    return sys.executable
 
 
 def main(names: list[str]) -> int:
@@ -53,11 +58,10 @@ def main(names: list[str]) -> int:
     failed = []
     for name in names or HOSTS:
         host, folder = HOSTS[name], ROOT / "build" / "hosts" / name
-        if not folder.exists():
-            install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
-            subprocess.run([*install, *host.packages], check=True)
-        environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "pytest", "-n", "0", str(ROOT / "tests" / "integrations" / host.tests)]
+        python = _environment(host, folder)
+        path = ROOT / "src" if host.alone else folder
+        environment = os.environ | {"PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
+        command = [python, "-m", "pytest", "-n", "0", "-W", "ignore", str(ROOT / "tests" / "integrations" / host.tests)]
         print(f"== {name}", flush=True)
         if subprocess.run(command, env=environment, cwd=ROOT).returncode != 0:
             failed.append(name)

@@ -119,6 +119,6 @@ def _gaussian(distribution: Any) -> DiagGaussian:
     """Brax's normal distribution, with a standard deviation per state."""
     if not (hasattr(distribution, "loc") and hasattr(distribution, "scale")):
         raise ValueError(
-            f"the policy must be a normal distribution, squashed or not, not {type(distribution).__name__}"
+            f"the policy must be a normal distribution, squashed or not; it is {type(distribution).__name__}"
         )
     return DiagGaussian(distribution.loc, jnp.broadcast_to(distribution.scale, distribution.loc.shape))
