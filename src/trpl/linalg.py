@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trpl.engines import Engine
-    from trpl.types import Array, Matrix, PerState, Vector
+    from trpl.types import Array, Mask, Matrix, PerState, Vector
 
 
 def apply(a: Array, v: Array) -> Array:
@@ -27,6 +27,11 @@ def apply(a: Array, v: Array) -> Array:
 def outer(u: Array, v: Array) -> Array:
     """uvᵀ over the last axis."""
     return u[..., :, None] * v[..., None, :]
+
+
+def chosen(e: Engine, mask: Mask, x: Array, y: Array) -> Array:
+    """x where the mask holds, else y; x itself, without a copy, where the mask is known to hold everywhere."""
+    return x if e.all(mask) else e.xp.where(mask, x, y)
 
 
 def solve_vector(e: Engine, chol: Array, v: Array, *, transpose: bool = False) -> Array:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from trpl.engines import mT
 from trpl.gaussians.distances import cov_difference
 from trpl.implicit.problems import Like, Solved
-from trpl.linalg import gram_pullback, interpolated_factor
+from trpl.linalg import chosen, gram_pullback, interpolated_factor
 from trpl.projections.mean import shrinkage
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def solve_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whitened
     weight = shrinkage(e, distance, bound)
     w = weight[..., None]
     variance = w * p * p + (1.0 - w) * q * q  # a sum of positive terms: nothing cancels
-    projected = xp.where(outside[..., None], xp.sqrt(variance), p)
+    projected = chosen(e, outside[..., None], xp.sqrt(variance), p)
     return Solved((projected,), (xp.broadcast_to(distance, weight.shape) if whole else distance, weight))
 
 
@@ -78,7 +78,7 @@ def pullback_diagonal(
     unit = q * q if whitened else 1.0
     pulled = along[..., None] * difference / (unit * unit)
     inner = w * (variance_bar - pulled)
-    p_bar = xp.where(mask, 2.0 * p * inner, cotangent)
+    p_bar = chosen(e, mask, 2.0 * p * inner, cotangent)
     if not old_too:
         return p_bar, None, None
     zero = xp.zeros_like(p_bar)
@@ -103,7 +103,7 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, *, whitened: bo
     weight = shrinkage(e, distance, bound)
 
     def work(p: Matrix, q: Matrix, weight: PerState, outside: Mask) -> Matrix:
-        return xp.where(outside[..., None, None], interpolated_factor(e, weight, p, q), p)
+        return chosen(e, outside[..., None, None], interpolated_factor(e, weight, p, q), p)
 
     def idle(p: Matrix, q: Matrix, weight: PerState, outside: Mask) -> Matrix:
         return xp.broadcast_arrays(p, q, weight[..., None, None])[0]
@@ -148,7 +148,7 @@ def pullback_full(
             pushed = e.solve_triangular(q, 2.0 * (through + through @ excess), transpose=True)
         else:
             pushed = 2.0 * through @ p
-        p_bar = xp.where(mask, lower * (2.0 * w * bar_p - pushed), cotangent)
+        p_bar = chosen(e, mask, lower * (2.0 * w * bar_p - pushed), cotangent)
         if not old_too:
             return (p_bar,)
         pulled = pushed + pushed @ mT(excess) if excess is not None else 2.0 * through @ q

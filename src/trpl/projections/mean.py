@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trpl.implicit.problems import Like, Solved, align
-from trpl.linalg import outer, solve_vector
+from trpl.linalg import chosen, outer, solve_vector
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -36,14 +36,14 @@ def solve(
 ) -> Solved | None:
     """μ̃ at Mahalanobis distance ε from μ_old where μ is further, else μ; leaves z, m and w."""
     xp = e.xp
-    whitened = _whiten(e, old_scale, mean - old_mean, full=full)
+    shift = mean - old_mean
+    whitened = _whiten(e, old_scale, shift, full=full)
     distance = e.vecdot(whitened, whitened)
     outside = distance > bound
     if not whole and not e.any(outside):
         return None
     weight = shrinkage(e, distance, bound)
-    moved = old_mean + weight[..., None] * (mean - old_mean)
-    projected = xp.where(outside[..., None], moved, mean)
+    projected = chosen(e, outside[..., None], old_mean + weight[..., None] * shift, mean)
     if whole:
         whitened, distance = xp.broadcast_to(whitened, projected.shape), xp.broadcast_to(distance, weight.shape)
     return Solved((projected,), (whitened, distance, weight))
@@ -84,7 +84,7 @@ def pullback(
         along = e.vecdot(mean - old_mean, cotangent) / longest
         pulled = _whiten(e, scale, whitened, full=full, transpose=True)
         inner = weight[..., None] * (cotangent - along[..., None] * pulled)
-        mean_bar = xp.where(outside, inner, cotangent)
+        mean_bar = chosen(e, outside, inner, cotangent)
         if not old_too:
             return (mean_bar,)
         zero = xp.zeros_like(inner)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from trpl.engines import mT
 from trpl.gaussians.distances import Form
 from trpl.implicit.problems import Like, Solved
-from trpl.linalg import gram_factor, gram_factor_pullback, polar, polar_pullback
+from trpl.linalg import chosen, gram_factor, gram_factor_pullback, polar, polar_pullback
 from trpl.projections.mean import shrinkage
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def solve_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whole: b
     if not whole and not e.any(outside):
         return None
     weight = shrinkage(e, distance, bound)
-    projected = xp.where(outside[..., None], q + weight[..., None] * change, p)
+    projected = chosen(e, outside[..., None], q + weight[..., None] * change, p)
     return Solved((projected,), (xp.broadcast_to(distance, weight.shape) if whole else distance, weight))
 
 
@@ -77,7 +77,7 @@ def pullback_diagonal(
     along = e.vecdot(change, cotangent) / longest
     pulled = along[..., None] * relative / q
     inner = weight[..., None] * (cotangent - pulled)
-    p_bar = xp.where(mask, inner, cotangent)
+    p_bar = chosen(e, mask, inner, cotangent)
     if not old_too:
         return p_bar, None, None
     zero = xp.zeros_like(inner)
@@ -117,7 +117,7 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, 
     def work(p: Matrix, q: Matrix, moved: Matrix, outside: Mask) -> tuple[Matrix, Matrix]:
         factor = gram_factor(e, moved)
         result = factor if form == "commuting" else q @ factor
-        return xp.where(outside[..., None, None], result, p), factor
+        return chosen(e, outside[..., None, None], result, p), factor
 
     def idle(p: Matrix, q: Matrix, moved: Matrix, outside: Mask) -> tuple[Matrix, Matrix]:
         shape = xp.broadcast_arrays(p, q, moved)[0]
@@ -173,7 +173,7 @@ def pullback_full(
             change_bar = w * (moved_bar - c * relative)
             p_bar = e.solve_triangular(q, polar_pullback(ratio, u, s, change_bar), transpose=True)
             q_bar = cotangent @ mT(factor) - p_bar @ mT(ratio) if old_too else None
-        p_kept = xp.where(mask, lower * p_bar, cotangent)
+        p_kept = chosen(e, mask, lower * p_bar, cotangent)
         if q_bar is None:
             return (p_kept,)
         zero = xp.zeros_like(q_bar)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trpl.implicit.problems import Like, Solved, align
-from trpl.projections.kl.equation import any_root, diag_excess, narrow_root, within
+from trpl.linalg import chosen
+from trpl.projections.kl.equation import any_root, diag_excess, narrow_root, surely_within, within
 from trpl.projections.kl.routes import NARROW, Route, choose
 
 if TYPE_CHECKING:
@@ -23,26 +24,43 @@ def solve(e: Engine, p: Vector, q: Vector, bound: PerState, known: Route | None,
     """The scale with KL = ε to the old one where the predicted one is further; leaves r, N and x (1 inside)."""
     xp = e.xp
     excess = diag_excess(p, q)
+    x = _root(e, excess, bound, known, whole=whole)
+    if x is None:
+        return None
+    ratio = 1.0 / xp.sqrt(1.0 + x[..., None] * excess)
+    return Solved((chosen(e, x[..., None] < 1.0, q * ratio, p),), (ratio, ratio * ratio - 1.0, x))
+
+
+SURELY_OUTSIDE = 0.999
+"""A root below this is one whatever the rounding."""
+
+
+def _root(e: Engine, excess: Vector, bound: PerState, known: Route | None, *, whole: bool) -> PerState | None:
+    """x, and 1 where a covariance is within its bound; None if all of them are."""
+    xp = e.xp
     if known is NARROW and not e.branches:  # all of it is computed anyway, and x alone says what is outside
         x = narrow_root(e, excess, bound)
-        x = xp.where(x < 1.0, x, 1.0)  # equal policies have NaN
-    else:
-        inside = within(e, excess, bound)
-        if not whole and e.all(inside):
+        return xp.where(x < 1.0, x, 1.0)  # equal policies have NaN
+    route = choose(e, known, bound)
+    if not whole:
+        if e.all(surely_within(e, excess, bound)):
             return None
-        outside, limit = xp.broadcast_arrays(~inside, bound)
-        root = choose(e, known, bound).root
-        if whole:
-            x = e.branch(
-                outside,
-                lambda excess, bound, outside: root(e, excess, bound, outside),
-                lambda excess, bound, outside: xp.ones_like(bound),
-                *(excess, limit, outside),
-            )
-        else:
-            x = root(e, excess, limit, outside)
-    ratio = 1.0 / xp.sqrt(1.0 + x[..., None] * excess)
-    return Solved((xp.where(x[..., None] < 1.0, q * ratio, p),), (ratio, ratio * ratio - 1.0, x))
+        if route is NARROW:
+            x = narrow_root(e, excess, bound)
+            if e.all(x < SURELY_OUTSIDE):
+                return x
+    inside = within(e, excess, bound)
+    if not whole and e.all(inside):
+        return None
+    outside, limit = xp.broadcast_arrays(~inside, bound)
+    if not whole:
+        return route.root(e, excess, limit, outside)
+    return e.branch(
+        outside,
+        lambda excess, bound, outside: route.root(e, excess, bound, outside),
+        lambda excess, bound, outside: xp.ones_like(bound),
+        *(excess, limit, outside),
+    )
 
 
 def recover(e: Engine, p: Vector, q: Vector, projected: Vector) -> tuple[Vector, Vector, PerState]:
@@ -82,7 +100,7 @@ def pullback(
     along = _coefficient(e, e.vecdot(inner, normal), e.vecdot(normal, normal))
     tangent = x[..., None] * (inner - along[..., None] * normal) / p
     stretch = projected / p
-    p_bar = xp.where(mask, tangent * stretch * stretch, cotangent)
+    p_bar = chosen(e, mask, tangent * stretch * stretch, cotangent)
     if not old_too:
         return p_bar, None, None
     q_bar = xp.where(mask, (cotangent - tangent * stretch) * ratio, xp.zeros_like(p_bar))

@@ -71,6 +71,11 @@ def within(e: Engine, excess: Vector, bound: PerState) -> Mask:
     return twice_kl(e, excess, excess / (1.0 + excess)) <= 2.0 * bound
 
 
+def surely_within(e: Engine, excess: Vector, bound: PerState) -> Mask:
+    """Where 2 KL ≤ Σ a²/(1 + a) ≤ 2ε: no logarithm is needed to see that a covariance is within ε."""
+    return e.vecdot(excess, excess / (1.0 + excess)) <= 2.0 * bound
+
+
 # Starts --------------------------------------------------------------------------------------------------------------
 
 
@@ -85,8 +90,8 @@ def corrections(two: PerState, three: PerState, four: PerState) -> tuple[PerStat
 
 def _power_sums(e: Engine, u: Vector) -> tuple[PerState, PerState, PerState]:
     """Σu², Σu³ and Σu⁴."""
-    squares = u * u
-    return e.vecdot(u, u), e.vecdot(squares, u), e.vecdot(squares, squares)
+    total, squares = e.xp.sum, u * u
+    return total(squares, axis=-1), total(squares * u, axis=-1), total(squares * squares, axis=-1)
 
 
 def _from_one_term(e: Engine, eigenvalues: Vector, bound: PerState) -> tuple[PerState, Vector]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from trpl.engines import mT
 from trpl.gaussians.distances import kl_of_scales
 from trpl.implicit.problems import Like, Solved, align
-from trpl.linalg import symmetrised_half_tril
+from trpl.linalg import chosen, symmetrised_half_tril
 from trpl.projections.kl.equation import any_root, singular_excess
 from trpl.projections.kl.factor import normal
 from trpl.projections.kl.routes import Route, choose
@@ -36,7 +36,11 @@ def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None,
     def work(p: Matrix, q: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, Matrix, PerState]:
         factor, x = factor_for(e, e.solve_triangular(p, q - p), bound, outside)
         below = 1.0 - xp.finfo(x.dtype).eps  # x = 1 stands for inside
-        return _where(e, outside, q @ factor, p), factor, xp.where(outside, xp.clip(x, None, below), 1.0)
+        return (
+            chosen(e, outside[..., None, None], q @ factor, p),
+            factor,
+            xp.where(outside, xp.clip(x, None, below), 1.0),
+        )
 
     def idle(p: Matrix, q: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, Matrix, PerState]:
         shape = xp.broadcast_arrays(p, q, outside[..., None, None])[0]
@@ -45,11 +49,6 @@ def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None,
     outside, bound = xp.broadcast_arrays(outside, bound) if whole else (outside, bound)
     found = e.branch(outside, work, idle, p, q, bound, outside) if whole else work(p, q, bound, outside)
     return Solved(found[:1], found[1:])
-
-
-def _where(e: Engine, outside: Mask, moved: Matrix, kept: Matrix) -> Matrix:
-    """The moved matrices where they are outside; no copy where all of them are known to be."""
-    return moved if e.all(outside) else e.xp.where(outside[..., None, None], moved, kept)
 
 
 def residuals() -> tuple[Like, ...]:
@@ -83,13 +82,13 @@ def pullback(
         inner *= 2.0 * x[..., None, None]  # now 2x S⊥
         stretch = e.solve_triangular(p, projected)
         pulled = e.solve_triangular(p, stretch @ inner, transpose=True)
-        lower = e.lower(p)
+        lower, mask = e.lower(p), outside[..., None, None]
         p_bar = pulled @ mT(stretch)
         p_bar *= lower
-        p_bar = _where(e, outside, p_bar, cotangent)
+        p_bar = chosen(e, mask, p_bar, cotangent)
         if not old_too:
             return (p_bar,)
-        q_bar = _where(e, outside, lower * ((cotangent - pulled) @ mT(factor)), 0.0 * cotangent)
+        q_bar = chosen(e, mask, lower * ((cotangent - pulled) @ mT(factor)), 0.0 * cotangent)
         return p_bar, q_bar, xp.where(outside, 2.0 * along, 0.0 * along)
 
     def idle(cotangent: Matrix) -> tuple:
