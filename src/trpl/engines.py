@@ -400,11 +400,38 @@ class JaxEngine:
     def branch(self, mask: Any, work: Callable[..., Any], idle: Callable[..., Any], *operands: Any) -> Any:
         if self.concrete:
             return work(*operands) if mask.any() else idle(*operands)
+        axes = self.device_axes((mask, *operands))
+        if axes:  # inside `shard_map` both branches must say that their results differ from device to device
+            work, idle = (lambda *x, f=f: self.varying(f(*x), axes) for f in (work, idle))
         return self.jax.lax.cond(mask.any(), work, idle, *operands)
+
+    def device_axes(self, arrays: Sequence[Any]) -> frozenset[str]:
+        """The axes of devices over which `shard_map` maps any of the arrays."""
+        found: frozenset[str] = frozenset()
+        if hasattr(self.jax, "typeof"):
+            for x in arrays:
+                kind = self.jax.typeof(x)
+                here = getattr(kind, "manual_axis_type", None)  # `vma` before JAX 0.10
+                found |= getattr(kind, "vma", frozenset()) if here is None else here.varying
+        return found
+
+    def varying(self, arrays: Any, axes: frozenset[str]) -> Any:
+        """The same arrays, typed as mapped over these axes; the derivative of it sums over the devices."""
+
+        def cast(x: Any) -> Any:
+            missing = tuple(sorted(axes - self.device_axes((x,))))
+            if not missing:
+                return x
+            lax = self.jax.lax
+            return lax.pcast(x, missing, to="varying") if hasattr(lax, "pcast") else lax.pvary(x, missing)
+
+        return self.jax.tree.map(cast, arrays) if axes else arrays
 
     def loop(self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int) -> tuple:
         if self.concrete:
             return _python_loop(unfinished, body, state, max_steps)
+
+        state = self.varying(state, self.device_axes(state))
 
         def go_on(carry: tuple) -> Any:
             return (carry[0] < max_steps) & unfinished(*carry[1:]).any()

@@ -28,26 +28,12 @@ def attach(problem: Problem, inputs: Sequence[Any]) -> tuple[jax.Array, ...]:
     if look:
         with np.errstate(all="ignore"):
             problem.admit(NUMPY, *map(np.asarray, arrays))
-    outputs = _functions(problem)(*_varying(arrays))
+    e = jax_engine(concrete=False)  # inside `shard_map` all inputs vary alike, so cotangents have their inputs' types
+    outputs = _functions(problem)(*e.varying(arrays, e.device_axes(arrays)))
     if look:
         with np.errstate(all="ignore"):
             problem.accept(NUMPY, *map(np.asarray, outputs))
     return outputs
-
-
-def _varying(arrays: list) -> list:
-    """Inside `shard_map`: all of them varying over the same axes, so that cotangents have their inputs' types.
-
-    The derivative of this is the sum over the devices that an input common to all of them needs.
-    """
-    axes = [getattr(jax.typeof(x), "vma", frozenset()) for x in arrays]
-    common = frozenset().union(*axes)
-    if not common:
-        return arrays
-    return [
-        jax.lax.pcast(x, tuple(sorted(common - own)), to="varying") if common - own else x
-        for x, own in zip(arrays, axes, strict=True)
-    ]
 
 
 @functools.cache

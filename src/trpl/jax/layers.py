@@ -1,184 +1,165 @@
 """The projections as JAX pytrees.
 
-A layer is a frozen dataclass. Its bounds are leaves (traced, differentiated, mapped over); the rest is static.
-`check=False` leaves out the look at values at the door; inside `jit` there is none anyway, because there are no values
-yet.
+A layer is a frozen dataclass. Its bounds are leaves (traced, differentiated, mapped over); the rest is static. Layers
+are equal, and have the same hash, if their types, settings and the values of their bounds are; a traced bound is equal
+to itself alone. `check=False` leaves out the look at values at the door; inside `jit` there is none anyway, because
+there are no values yet.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import jax
+import numpy as np
 
+from trpl.engines import values_of
 from trpl.gaussians.distances import Form
-from trpl.gaussians.values import Gaussian
-from trpl.layers import layer as core
-from trpl.layers.layer import Audit
+from trpl.layers.surface import JointLayer, SeparateLayer
 from trpl.projections.regions import KL, Frobenius, Region, Wasserstein
 
-Array = Any
+Bound = Any
+"""A number, or an array with one for each state."""
 
 
 def _static(default: Any) -> Any:
     return field(default=default, metadata={"static": True})
 
 
-class _Separate:
-    """Call, penalty and audit of a layer with a bound for the mean and one for the covariance."""
+class _ByContent:
+    """Equality and hash of a dataclass with arrays among its fields."""
 
-    mean_bound: Array
-    cov_bound: Array
-    entropy_first: bool
-    check: bool
+    def _content(self) -> tuple[Any, ...]:
+        found = []
+        for item in fields(self):  # pyright: ignore[reportArgumentType]
+            value = getattr(self, item.name)
+            if isinstance(value, np.ndarray | jax.Array):
+                values = values_of(value)
+                value = id(value) if values is None else (values.shape, values.dtype.str, values.tobytes())
+            found.append(value)
+        return type(self), *found
 
-    def _region(self) -> Region:
-        raise AssertionError("every layer names its region")
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByContent) and self._content() == other._content()
 
-    def __call__(
-        self,
-        predicted: Gaussian,
-        old: Gaussian,
-        *,
-        mean_bound: Array | None = None,
-        cov_bound: Array | None = None,
-        min_entropy: Array | None = None,
-        entropy: Array | None = None,
-    ) -> Gaussian:
-        """The predicted policy inside the trust region around the old one; bounds given here replace the layer's."""
-        return core.project(
-            self._region(),
-            predicted,
-            old,
-            mean_bound=self.mean_bound if mean_bound is None else mean_bound,
-            cov_bound=self.cov_bound if cov_bound is None else cov_bound,
-            min_entropy=min_entropy,
-            entropy=entropy,
-            entropy_first=self.entropy_first,
-            check=self.check,
-        )
+    def __hash__(self) -> int:
+        return hash(self._content())
 
-    def penalty(self, predicted: Gaussian, projected: Gaussian) -> Array:
-        """The regression penalty, state by state; its gradient goes into `predicted` only."""
-        return core.penalty(self._region(), predicted, projected)
-
-    def audit(
-        self,
-        predicted: Gaussian,
-        projected: Gaussian,
-        old: Gaussian,
-        *,
-        mean_bound: Array | None = None,
-        cov_bound: Array | None = None,
-    ) -> Audit:
-        """Distances before and after, multipliers, and which states were projected."""
-        return core.audit(
-            self._region(),
-            predicted,
-            projected,
-            old,
-            mean_bound=self.mean_bound if mean_bound is None else mean_bound,
-            cov_bound=self.cov_bound if cov_bound is None else cov_bound,
-            check=self.check,
-        )
+    def __post_init__(self) -> None:
+        self.check_bounds()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class KLProjection(_Separate):
-    """Reverse KL: ½ Mahalanobis² of the mean within `mean_bound`, the covariance part of the KL within `cov_bound`."""
+@dataclass(frozen=True, eq=False)
+class KLProjection(_ByContent, SeparateLayer):
+    """Reverse KL: ½ Mahalanobis² of the mean and the covariance part of the KL, each within its bound.
 
-    mean_bound: Array
-    cov_bound: Array
+    Args:
+        mean_bound: Largest ½ Mahalanobis² between the projected and the old mean.
+        cov_bound: Largest covariance part of KL(projected‖old).
+        entropy_first: Whether an entropy target is met before the projection, so that the bounds have the last word.
+        check: Whether values are looked at, on the way in and on the way out.
+
+    Raises:
+        ValueError: If a bound is a number that is not positive and finite.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from trpl import DiagGaussian
+        >>> layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
+        >>> old = DiagGaussian(jnp.zeros((5, 2)), jnp.ones((5, 2)))
+        >>> layer(DiagGaussian(old.mean + 1.0, old.std), old).mean[0]
+        Array([0.17320508, 0.17320508], dtype=float32)
+    """
+
+    mean_bound: Bound
+    cov_bound: Bound
     entropy_first: bool = _static(False)
     check: bool = _static(True)
+    __call__ = SeparateLayer.forward
 
-    def _region(self) -> Region:
+    def trust_region(self) -> Region:
         return KL()
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class WassersteinProjection(_Separate):
-    """Wasserstein-2 scaled by the old covariance, in the paper's commuting form or exact."""
+@dataclass(frozen=True, eq=False)
+class WassersteinProjection(_ByContent, SeparateLayer):
+    """Wasserstein-2 scaled by the old covariance, in the paper's commuting form or exact.
 
-    mean_bound: Array
-    cov_bound: Array
+    Args:
+        mean_bound: Largest squared Mahalanobis distance between the projected and the old mean.
+        cov_bound: Largest covariance part of the squared distance.
+        form: "commuting", the paper's, as if the covariances commuted, or "exact"; for diagonal ones the two are one.
+        entropy_first: Whether an entropy target is met before the projection, so that the bounds have the last word.
+        check: Whether values are looked at, on the way in and on the way out.
+
+    Raises:
+        ValueError: If a bound is a number that is not positive and finite, or the form does not exist.
+    """
+
+    mean_bound: Bound
+    cov_bound: Bound
     form: Form = field(default="commuting", metadata={"static": True})
     entropy_first: bool = _static(False)
     check: bool = _static(True)
+    __call__ = SeparateLayer.forward
 
-    def _region(self) -> Region:
+    def __post_init__(self) -> None:
+        Wasserstein(self.form)  # refuses a form that does not exist
+        super().__post_init__()
+
+    def trust_region(self) -> Region:
         return Wasserstein(self.form)
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class FrobeniusProjection(_Separate):
-    """Frobenius norm of the change of covariance, plain or whitened by the old one."""
+@dataclass(frozen=True, eq=False)
+class FrobeniusProjection(_ByContent, SeparateLayer):
+    """Frobenius norm of the change of covariance, plain or whitened by the old one.
 
-    mean_bound: Array
-    cov_bound: Array
+    Args:
+        mean_bound: Largest squared Mahalanobis distance between the projected and the old mean.
+        cov_bound: Largest squared norm of the change of covariance.
+        whitened: Whether that change is measured as the old policy sees it, whatever the units of the actions.
+        entropy_first: Whether an entropy target is met before the projection, so that the bounds have the last word.
+        check: Whether values are looked at, on the way in and on the way out.
+
+    Raises:
+        ValueError: If a bound is a number that is not positive and finite.
+    """
+
+    mean_bound: Bound
+    cov_bound: Bound
     whitened: bool = _static(False)
     entropy_first: bool = _static(False)
     check: bool = _static(True)
+    __call__ = SeparateLayer.forward
 
-    def _region(self) -> Region:
+    def trust_region(self) -> Region:
         return Frobenius(self.whitened)
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class JointKLProjection:
-    """Mean, covariance and entropy at once under one KL bound; the entropy target is part of the optimisation.
+@dataclass(frozen=True, eq=False)
+class JointKLProjection(_ByContent, JointLayer):
+    """One KL bound for the whole distribution; the entropy target is part of the optimisation.
 
-    Covariances are per state afterwards, also where they were shared before.
+    It serves policies of every kind. Covariances are per state afterwards, also where they were shared before.
+
+    Args:
+        bound: Largest KL(projected‖old).
+        min_entropy: The entropy that each state has at least; None for no target.
+        entropy_equality: Whether each state has that entropy exactly.
+        check: Whether values are looked at, on the way in and on the way out.
+
+    Raises:
+        ValueError: If the bound is a number that is not positive and finite.
     """
 
-    bound: Array
-    min_entropy: Array | None = None
+    bound: Bound
+    min_entropy: Bound | None = None
     entropy_equality: bool = _static(False)
     check: bool = _static(True)
-
-    def __call__(
-        self,
-        predicted: Gaussian,
-        old: Gaussian,
-        *,
-        bound: Array | None = None,
-        min_entropy: Array | None = None,
-        entropy: Array | None = None,
-    ) -> Gaussian:
-        """The nearest policy within the bound that meets the entropy; arguments replace the layer's."""
-        return core.project_jointly(
-            predicted,
-            old,
-            bound=self.bound if bound is None else bound,
-            check=self.check,
-            **core.entropy_targets(self.min_entropy, self.entropy_equality, min_entropy=min_entropy, entropy=entropy),
-        )
-
-    def penalty(self, predicted: Gaussian, projected: Gaussian) -> Array:
-        """The regression penalty, state by state; its gradient goes into `predicted` only."""
-        return core.penalty_jointly(predicted, projected)
-
-    def audit(
-        self,
-        predicted: Gaussian,
-        projected: Gaussian,
-        old: Gaussian,
-        *,
-        bound: Array | None = None,
-        min_entropy: Array | None = None,
-        entropy: Array | None = None,
-    ) -> Audit:
-        """Distances before and after, multipliers, and which states were projected."""
-        return core.audit_jointly(
-            predicted,
-            projected,
-            old,
-            bound=self.bound if bound is None else bound,
-            check=self.check,
-            **core.entropy_targets(self.min_entropy, self.entropy_equality, min_entropy=min_entropy, entropy=entropy),
-        )
+    __call__ = JointLayer.forward

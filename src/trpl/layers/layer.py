@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from trpl.engines import NUMPY, engine_of, values_of
-from trpl.families import Family, Policy, family_of
+from trpl.families import Family, Policy
 from trpl.families.gaussian import GaussianFamily
 from trpl.gaussians.distances import kl_parts
 from trpl.gaussians.values import Gaussian, Parts
@@ -16,7 +16,7 @@ from trpl.layers.door import as_bound, as_entropy, check_structure
 from trpl.layers.problems import joint, separate
 from trpl.projections.entropy import control_entropy
 from trpl.projections.mean import shrinkage
-from trpl.projections.regions import Region, mean_distance, parts
+from trpl.projections.regions import KL, Region, mean_distance, parts
 
 if TYPE_CHECKING:
     from trpl.types import Array, Mask, PerState
@@ -150,13 +150,6 @@ def project_jointly(
     return family.make(attach(joint(family, held, check), inputs))
 
 
-def entropy_targets(held: Bound, equality: bool, *, min_entropy: Bound, entropy: Bound) -> dict[str, Bound]:
-    """The call's entropy target if it has one, else the one the joint layer holds."""
-    if min_entropy is not None or entropy is not None:
-        return {"min_entropy": min_entropy, "entropy": entropy}
-    return {"min_entropy": None if equality else held, "entropy": held if equality else None}
-
-
 def penalty(region: Region, predicted: Gaussian, projected: Gaussian) -> PerState:
     """The regression penalty d(π_θ, π̃), state by state; π̃ is a constant, also as the metric's scale.
 
@@ -173,8 +166,6 @@ def penalty_jointly(predicted: Policy, projected: Policy) -> PerState:
 
     Of Gaussians with one covariance for all states the mean part alone.
     """
-    from trpl.projections.regions import KL
-
     family = check_structure(predicted, projected)
     if isinstance(family, GaussianFamily):
         return penalty(KL(), predicted, projected)  # pyright: ignore[reportArgumentType]
@@ -246,6 +237,3 @@ def audit_jointly(
         cov_projected=eta > 0.0,
         entropy_multiplier=omega,
     )
-
-
-__all__ = ["Audit", "audit", "audit_jointly", "entropy_targets", "family_of", "penalty", "penalty_jointly", "project"]

@@ -2,26 +2,56 @@
 
 Bounds given as numbers are plain attributes; bounds given as tensors are buffers, and as `nn.Parameter` parameters:
 they move with the module and are part of its state. `check=False` leaves out the look at values at the door, for hot
-loops; under `torch.compile` and `torch.func.vmap` there is none anyway, because there are no values to look at.
+loops; under `torch.compile` there is none anyway, because there are no values to look at.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
+from trpl.families import is_policy
 from trpl.gaussians.distances import Form
-from trpl.gaussians.values import Gaussian
 from trpl.layers import layer as core
-from trpl.layers.layer import Audit
+from trpl.layers.surface import Host, JointLayer, SeparateLayer
 from trpl.projections.regions import KL, Frobenius, Region, Wasserstein
 from trpl.torch.distributions import from_distribution, to_distribution
 
 Bound = float | Tensor
-Policy = Gaussian | Distribution
+
+
+def _full_precision() -> contextlib.AbstractContextManager[Any]:
+    """Autocast off: it would make products inside bfloat16."""
+    if torch.compiler.is_compiling() or not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+        return contextlib.nullcontext()
+    stack = contextlib.ExitStack()
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack
+
+
+@contextlib.contextmanager
+def _constant() -> Iterator[None]:
+    """Autocast and gradients off."""
+    with torch.no_grad(), _full_precision():
+        yield
+
+
+HOST = Host(
+    enter=from_distribution,
+    leave=lambda projected, given: projected if is_policy(given) else to_distribution(projected),
+    # Dynamo need not follow them: a compiled layer then guards 27 objects at each call instead of 261. They are traced
+    # with the rest of the graph below. (What `allow_in_graph` imports, every optimiser of PyTorch imports too.)
+    project=torch.compiler.allow_in_graph(core.project),  # pyright: ignore[reportArgumentType]
+    project_jointly=torch.compiler.allow_in_graph(core.project_jointly),  # pyright: ignore[reportArgumentType]
+    measuring=_full_precision,
+    auditing=_constant,
+)
 
 
 def _hold(module: nn.Module, name: str, value: Bound | None) -> None:
@@ -32,88 +62,63 @@ def _hold(module: nn.Module, name: str, value: Bound | None) -> None:
         setattr(module, name, value)
 
 
-# Dynamo need not follow them: a compiled layer then guards 27 objects at each call instead of 261. They are traced with
-# the rest of the graph below. (What `allow_in_graph` imports, every optimiser of PyTorch imports too.)
-_project: Any = torch.compiler.allow_in_graph(core.project)
-_project_jointly: Any = torch.compiler.allow_in_graph(core.project_jointly)
-
-
-class _Separate(nn.Module):
-    """Forward, penalty and audit of a layer with a bound for the mean and one for the covariance."""
+class _Separate(SeparateLayer, nn.Module):
+    host = HOST
 
     def __init__(
         self, region: Region, *, mean_bound: Bound, cov_bound: Bound, entropy_first: bool, check: bool
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         _hold(self, "mean_bound", mean_bound)
         _hold(self, "cov_bound", cov_bound)
         self.region, self.entropy_first, self.check = region, entropy_first, check
+        self.check_bounds()
+
+    def trust_region(self) -> Region:
+        return self.region
 
     def extra_repr(self) -> str:
         return f"mean_bound={self.mean_bound}, cov_bound={self.cov_bound}, {self.region}"
 
-    def forward(
-        self,
-        predicted: Policy,
-        old: Policy,
-        *,
-        mean_bound: Bound | None = None,
-        cov_bound: Bound | None = None,
-        min_entropy: Bound | None = None,
-        entropy: Bound | None = None,
-    ) -> Any:
-        """The predicted policy inside the trust region around the old one; bounds given here replace the layer's."""
-        gaussian = from_distribution(predicted, "predicted")
-        projected = _project(
-            self.region,
-            gaussian,
-            from_distribution(old, "old"),
-            mean_bound=self.mean_bound if mean_bound is None else mean_bound,
-            cov_bound=self.cov_bound if cov_bound is None else cov_bound,
-            min_entropy=min_entropy,
-            entropy=entropy,
-            entropy_first=self.entropy_first,
-            check=self.check,
-        )
-        return projected if gaussian is predicted else to_distribution(projected)
-
-    def penalty(self, predicted: Policy, projected: Policy) -> Tensor:
-        """The regression penalty, state by state; its gradient goes into `predicted` only."""
-        return core.penalty(  # pyright: ignore[reportReturnType]
-            self.region, from_distribution(predicted, "predicted"), from_distribution(projected, "projected")
-        )
-
-    @torch.no_grad()
-    def audit(
-        self,
-        predicted: Policy,
-        projected: Policy,
-        old: Policy,
-        *,
-        mean_bound: Bound | None = None,
-        cov_bound: Bound | None = None,
-    ) -> Audit:
-        """Distances before and after, multipliers, and which states were projected."""
-        return core.audit(
-            self.region,
-            from_distribution(predicted, "predicted"),
-            from_distribution(projected, "projected"),
-            from_distribution(old, "old"),
-            mean_bound=self.mean_bound if mean_bound is None else mean_bound,
-            cov_bound=self.cov_bound if cov_bound is None else cov_bound,
-            check=self.check,
-        )
-
 
 class KLProjection(_Separate):
-    """Reverse KL: ½ Mahalanobis² of the mean within `mean_bound`, the covariance part of the KL within `cov_bound`."""
+    """Reverse KL: ½ Mahalanobis² of the mean and the covariance part of the KL, each within its bound.
+
+    Args:
+        mean_bound: Largest ½ Mahalanobis² between the projected and the old mean.
+        cov_bound: Largest covariance part of KL(projected‖old).
+        entropy_first: Whether an entropy target is met before the projection, so that the bounds have the last word.
+        check: Whether values are looked at, on the way in and on the way out.
+
+    Raises:
+        ValueError: If a bound is a number that is not positive and finite.
+
+    Example:
+        >>> import torch
+        >>> from trpl import DiagGaussian
+        >>> layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
+        >>> old = DiagGaussian(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> layer(DiagGaussian(old.mean + 1.0, old.std), old).mean[0]
+        tensor([0.1732, 0.1732])
+    """
 
     def __init__(self, mean_bound: Bound, cov_bound: Bound, *, entropy_first: bool = False, check: bool = True) -> None:
         super().__init__(KL(), mean_bound=mean_bound, cov_bound=cov_bound, entropy_first=entropy_first, check=check)
 
 
 class WassersteinProjection(_Separate):
-    """Wasserstein-2 scaled by the old covariance, in the paper's commuting form or exact."""
+    """Wasserstein-2 scaled by the old covariance, in the paper's commuting form or exact.
+
+    Args:
+        mean_bound: Largest squared Mahalanobis distance between the projected and the old mean.
+        cov_bound: Largest covariance part of the squared distance.
+        form: "commuting", the paper's, as if the covariances commuted, or "exact"; for diagonal ones the two are one.
+        entropy_first: Whether an entropy target is met before the projection, so that the bounds have the last word.
+        check: Whether values are looked at, on the way in and on the way out.
+
+    Raises:
+        ValueError: If a bound is a number that is not positive and finite, or the form does not exist.
+    """
 
     def __init__(
         self,
@@ -129,7 +134,18 @@ class WassersteinProjection(_Separate):
 
 
 class FrobeniusProjection(_Separate):
-    """Frobenius norm of the change of covariance, plain or whitened by the old one."""
+    """Frobenius norm of the change of covariance, plain or whitened by the old one.
+
+    Args:
+        mean_bound: Largest squared Mahalanobis distance between the projected and the old mean.
+        cov_bound: Largest squared norm of the change of covariance.
+        whitened: Whether that change is measured as the old policy sees it, whatever the units of the actions.
+        entropy_first: Whether an entropy target is met before the projection, so that the bounds have the last word.
+        check: Whether values are looked at, on the way in and on the way out.
+
+    Raises:
+        ValueError: If a bound is a number that is not positive and finite.
+    """
 
     def __init__(
         self,
@@ -144,11 +160,29 @@ class FrobeniusProjection(_Separate):
         super().__init__(region, mean_bound=mean_bound, cov_bound=cov_bound, entropy_first=entropy_first, check=check)
 
 
-class JointKLProjection(nn.Module):
-    """Mean, covariance and entropy at once under one KL bound; the entropy target is part of the optimisation.
+class JointKLProjection(JointLayer, nn.Module):
+    """One KL bound for the whole distribution; the entropy target is part of the optimisation.
 
-    Covariances are per state afterwards, also where they were shared before.
+    It serves policies of every kind. Covariances are per state afterwards, also where they were shared before.
+
+    Args:
+        bound: Largest KL(projected‖old).
+        min_entropy: The entropy that each state has at least; None for no target.
+        entropy_equality: Whether each state has that entropy exactly.
+        check: Whether values are looked at, on the way in and on the way out.
+
+    Raises:
+        ValueError: If the bound is a number that is not positive and finite.
+
+    Example:
+        >>> import torch
+        >>> from trpl import DiagGaussian
+        >>> old = DiagGaussian(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> JointKLProjection(0.5)(DiagGaussian(old.mean + 2.0, old.std), old).mean[0]
+        tensor([0.7071, 0.7071])
     """
+
+    host = HOST
 
     def __init__(
         self,
@@ -158,57 +192,11 @@ class JointKLProjection(nn.Module):
         entropy_equality: bool = False,
         check: bool = True,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         _hold(self, "bound", bound)
         _hold(self, "min_entropy", min_entropy)
         self.entropy_equality, self.check = entropy_equality, check
+        self.check_bounds()
 
     def extra_repr(self) -> str:
         return f"bound={self.bound}, min_entropy={self.min_entropy}, entropy_equality={self.entropy_equality}"
-
-    def forward(
-        self,
-        predicted: Policy,
-        old: Policy,
-        *,
-        bound: Bound | None = None,
-        min_entropy: Bound | None = None,
-        entropy: Bound | None = None,
-    ) -> Any:
-        """The nearest policy within the bound that meets the entropy; arguments replace the layer's."""
-        gaussian = from_distribution(predicted, "predicted")
-        projected = _project_jointly(
-            gaussian,
-            from_distribution(old, "old"),
-            bound=self.bound if bound is None else bound,
-            check=self.check,
-            **core.entropy_targets(self.min_entropy, self.entropy_equality, min_entropy=min_entropy, entropy=entropy),
-        )
-        return projected if gaussian is predicted else to_distribution(projected)
-
-    def penalty(self, predicted: Policy, projected: Policy) -> Tensor:
-        """The regression penalty, state by state; its gradient goes into `predicted` only."""
-        return core.penalty_jointly(  # pyright: ignore[reportReturnType]
-            from_distribution(predicted, "predicted"), from_distribution(projected, "projected")
-        )
-
-    @torch.no_grad()
-    def audit(
-        self,
-        predicted: Policy,
-        projected: Policy,
-        old: Policy,
-        *,
-        bound: Bound | None = None,
-        min_entropy: Bound | None = None,
-        entropy: Bound | None = None,
-    ) -> Audit:
-        """Distances before and after, multipliers, and which states were projected."""
-        return core.audit_jointly(
-            from_distribution(predicted, "predicted"),
-            from_distribution(projected, "projected"),
-            from_distribution(old, "old"),
-            bound=self.bound if bound is None else bound,
-            check=self.check,
-            **core.entropy_targets(self.min_entropy, self.entropy_equality, min_entropy=min_entropy, entropy=entropy),
-        )
