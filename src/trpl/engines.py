@@ -258,7 +258,8 @@ class NumpyEngine:
 def _log_ratio(xp: Any, p: Any, q: Any) -> Any:
     """Without |p − q|, whose derivative is 0 at p = q."""
     above = p >= q
-    sign = xp.where(above, 1.0, -1.0)
+    one = xp.ones_like(above, dtype=p.dtype)  # two numbers would have the framework's default dtype
+    sign = xp.where(above, one, -one)
     return sign * xp.log1p(sign * (p - q) / xp.where(above, q, p))
 
 
