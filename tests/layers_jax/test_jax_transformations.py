@@ -75,7 +75,7 @@ def test_an_axis_of_some_inputs(kind):
     """One old policy for all, mapped predictions; and cotangents alone (`jacrev`)."""
     predicted, old = policies(framework, gentle_pair(kind))
     first = jax.tree.map(lambda x: x[0], old)
-    layer = KLProjection(0.03, 0.01)
+    layer = KLProjection(0.03, 1e-3)
     found = jax.jit(jax.vmap(layer, (0, None)), compiler_options=QUICK)(predicted, first)
     repeated = jax.tree.map(lambda x: jnp.broadcast_to(x[0], x.shape), old)
     for x, y in zip(found, framework.project(layer, predicted, repeated), strict=True):
@@ -92,9 +92,7 @@ def test_an_axis_of_some_inputs(kind):
 
 
 @every_kind
-@pytest.mark.parametrize(
-    "layer", [KLProjection(0.03, 1e-3), WassersteinProjection(0.03, 1e-3), JointKLProjection(0.03)]
-)
+@pytest.mark.parametrize("layer", [KLProjection(0.03, 1e-3), WassersteinProjection(0.03, 1e-3)])
 def test_eager_calls_compile_once(kind, layer, caplog):
     """Neither a call nor a gradient compiles anything the second time, whatever the values of the bound."""
     predicted, old = policies(framework, gentle_pair(kind))
@@ -108,8 +106,8 @@ def test_eager_calls_compile_once(kind, layer, caplog):
 
 
 def test_forward_mode_is_refused():
-    predicted, old = policies(framework, gentle_pair("full"))
-    for layer in (KLProjection(0.03, 0.01), FrobeniusProjection(0.03, 0.01)):
+    predicted, old = policies(framework, gentle_pair("diag"))
+    for layer in (KLProjection(0.03, 1e-3), FrobeniusProjection(0.03, 0.01)):
         for call in (
             lambda layer=layer: jax.jvp(lambda p: layer(p, old), (predicted,), (predicted,)),
             lambda layer=layer: jax.jacfwd(lambda s: layer(predicted.with_scale(s), old).scale)(predicted.scale),
@@ -146,7 +144,7 @@ def test_bounds_are_checked_when_a_layer_is_made():
 @every_kind
 def test_nothing_outside_is_the_identity_in_every_nesting(kind):
     predicted, old = policies(framework, close_pair(kind))
-    layer = KLProjection(0.03, 0.01)
+    layer = KLProjection(0.03, 1e-3)
     for call in (layer, jax.jit(layer), jax.vmap(layer)):
         for x, y in zip(call(predicted, old), predicted, strict=True):
             np.testing.assert_array_equal(x, y)
