@@ -15,11 +15,11 @@ import torch
 
 pytest.importorskip("rsl_rl", reason="rsl_rl is not installed: pip install trpl[rsl_rl]")
 
-from hosts import example
 from rsl_rl.algorithms import PPO
 from rsl_rl.runners import OnPolicyRunner
 from tensordict import TensorDict
 
+from hosts import example
 from trpl import DiagGaussian, kl_parts
 from trpl.entropy_schedule import exponential
 from trpl.integrations.rsl_rl.layouts import HAS_MODELS
