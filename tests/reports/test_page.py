@@ -5,6 +5,7 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 from synthetic_runs import run_config, write_run, write_runs
 
@@ -48,10 +49,20 @@ def test_table_has_ours_and_the_papers(report):
     row = rows["HalfCheetah-v4", "KL"]
     finals = [float(run["final"]) for run in runs]
     assert float(row["final"]) == pytest.approx(sum(finals) / 3, rel=1e-6)
-    assert min(finals) <= float(row["final_low"]) <= float(row["final"]) <= float(row["final_high"]) <= max(finals)
-    assert (row["paper_final"], row["paper_final_half_width"], row["paper_total_steps"]) == ("4255", "17", "3000320")
+    half_width = 4.302653 * np.std(finals, ddof=1) / np.sqrt(3)  # Student's
+    assert float(row["final_low"]) == pytest.approx(float(row["final"]) - half_width, rel=1e-5)
+    assert float(row["final_high"]) == pytest.approx(float(row["final"]) + half_width, rel=1e-5)
+    assert (row["paper_final"], row["paper_total_steps"]) == ("", "3000320")  # another budget: not set side by side
     page = report.read_text()
     assert f'<strong class="value">{float(row["final"]):.0f}</strong>' in page
+    assert "paper 4255 ± 17" not in page
+
+
+def test_the_papers_numbers_stand_beside_runs_of_its_budget(tmp_path):
+    write_runs(tmp_path / "runs", methods=("kl",), seeds=range(2), num_epochs=1465)
+    page = write_report([tmp_path / "runs"], tmp_path / "out", figures=False).read_text()
+    row = next(r for r in rows_of(tmp_path / "out" / "table1.csv") if r["task"] == "HalfCheetah-v4")
+    assert (row["paper_final"], row["paper_final_half_width"], row["paper_total_steps"]) == ("4255", "17", "3000320")
     assert "paper 4255 ± 17" in page
 
 

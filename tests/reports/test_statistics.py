@@ -5,6 +5,7 @@ import pytest
 import scipy.stats
 
 from trpl.reports import statistics as s
+from trpl.reports import student
 
 
 def generator():
@@ -50,21 +51,85 @@ def test_pooled_half_width_by_hand():
     assert np.isnan(s.pooled_half_width(np.array([1.0])))
 
 
-def test_bootstrap_of_two_runs_is_binomial():
-    """With runs 0 and 1 a resample's mean is 0, ½, 1 with probabilities ¼, ½, ¼: the interval is all of [0, 1]."""
-    found = s.estimate(s.mean, [np.array([0.0, 1.0])], generator=generator())
-    assert found == (0.5, 0.0, 1.0)
+def test_students_interval_of_three_runs_by_hand():
+    """Mean 2, deviation 1: 2 ± 4.3027/√3."""
+    found = s.estimate(s.mean, [np.array([1.0, 2.0, 3.0])], generator=generator())
+    assert found == pytest.approx((2.0, 2.0 - 2.48414, 2.0 + 2.48414), abs=1e-5)
+
+
+def test_students_intervals_agree_with_scipy():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(3, 2, 5), rng.normal(1, 4, 4)
+    paired = s.compare(s.mean_difference, [x[:4]], [y], paired=True, generator=generator())
+    expected = scipy.stats.ttest_rel(x[:4], y).confidence_interval()
+    assert paired[1:] == pytest.approx(tuple(expected), rel=1e-8)
+    apart = s.compare(s.mean_difference, [x], [y], paired=False, generator=generator())
+    expected = scipy.stats.ttest_ind(x, y, equal_var=False).confidence_interval()
+    assert apart[1:] == pytest.approx(tuple(expected), rel=1e-8)
+    for freedom in (1.0, 2.0, 7.3, 40.0, 1e7):
+        assert student.quantile(0.975, freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=1e-8)
+
+
+def coverage(draw, truth, *, num_runs, repeats=2000):
+    """Share of the printed intervals of the mean that hold the true mean."""
+    rng, held = np.random.default_rng(num_runs), 0
+    for _ in range(repeats):
+        found = s.estimate(s.mean, [draw(rng, num_runs)], generator=rng)
+        held += bool(found.low <= truth <= found.high)
+    return held / repeats
+
+
+@pytest.mark.parametrize("num_runs", [2, 3, 5, 10, 20])
+def test_intervals_of_means_cover_what_they_say(num_runs):
+    """95 % of them hold the mean, ± 3 standard errors of 2000 repeats."""
+    found = coverage(lambda rng, n: rng.normal(4000, 700, n), 4000, num_runs=num_runs)
+    assert found == pytest.approx(0.95, abs=3 * np.sqrt(0.95 * 0.05 / 2000))
+
+
+def test_intervals_of_paired_and_unpaired_differences_cover():
+    rng, held = np.random.default_rng(7), np.zeros(2)
+    for _ in range(1000):
+        seeds = rng.normal(0, 3, 4)
+        x, y = seeds + rng.normal(1, 1, 4), seeds + rng.normal(0, 1, 4)
+        other = rng.normal(0, 5, 6)
+        for i, (a, b, paired) in enumerate([(x, y, True), (x, other, False)]):
+            found = s.compare(s.mean_difference, [a], [b], paired=paired, generator=rng)
+            held[i] += found.low <= 1 <= found.high
+    assert np.abs(held / 1000 - 0.95).max() < 0.025
+
+
+def test_the_bootstrap_of_few_runs_is_not_printed():
+    """Of three values it is their range, which covers the middle in 75 % of cases."""
+    for statistic in (s.iqm, s.median, s.optimality_gap):
+        found = s.estimate(statistic, [np.arange(9.0), np.arange(12.0)], generator=generator())
+        assert np.isnan([found.low, found.high]).all()
+        found = s.estimate(statistic, [np.arange(10.0), np.arange(12.0)], generator=generator())
+        assert found.low <= found.value <= found.high
+
+
+def test_runs_needed_have_the_power_they_promise():
+    """As many pairs as it says: the paired interval leaves 0 out in four of five cases."""
+    count, rng = student.runs_needed(1.0, 1.5), np.random.default_rng(3)
+    hits = [
+        s.compare(s.mean_difference, [rng.normal(1, 1.5, count)], [np.zeros(count)], paired=True, generator=rng).low > 0
+        for _ in range(2000)
+    ]
+    assert np.mean(hits) == pytest.approx(0.8, abs=0.03)
 
 
 def test_interval_agrees_with_scipy_bootstrap():
     values = np.random.default_rng(3).normal(100, 20, size=12)
-    ours = s.estimate(s.mean, [values], generator=generator(), num_resamples=40_000)
-    theirs = scipy.stats.bootstrap((values,), np.mean, method="percentile", n_resamples=40_000, rng=generator())
-    assert ours[1:] == pytest.approx(tuple(theirs.confidence_interval), abs=0.25)  # the intervals are 20 wide
+    ours = s.estimate(s.iqm, [values], generator=generator(), num_resamples=40_000)
+    theirs = scipy.stats.bootstrap(
+        (values,), lambda x, axis: s.iqm([x]), method="percentile", n_resamples=40_000, rng=generator(), vectorized=True
+    )
+    assert ours[1:] == pytest.approx(tuple(theirs.confidence_interval), abs=0.3)  # the intervals are 20 wide
 
 
 def test_resampling_stays_within_tasks():
     found = s.estimate(s.mean, [np.full(3, 1.0), np.full(5, 100.0)], generator=generator())
+    assert found == (50.5, 50.5, 50.5)
+    found = s.estimate(s.iqm, [np.full(10, 1.0), np.full(10, 100.0)], generator=generator())
     assert found == (50.5, 50.5, 50.5)
 
 
@@ -72,7 +137,7 @@ def test_one_run_has_no_interval():
     found = s.estimate(s.mean, [np.array([4.0])], generator=generator())
     assert found.value == 4
     assert np.isnan(found.low)
-    curve = s.curve_estimate(np.array([[1.0, 2.0]]), generator=generator())
+    curve = s.curve_estimate(np.array([[1.0, 2.0]]))
     np.testing.assert_array_equal(curve.value, [1, 2])
     assert np.isnan(curve.high).all()
 
@@ -88,7 +153,7 @@ def test_pairing_takes_the_spread_between_seeds_out():
 
 def test_curve_interval_is_that_of_each_point():
     rows = np.random.default_rng(5).normal(size=(6, 4))
-    found = s.curve_estimate(rows, generator=generator(), num_resamples=2000)
-    drawn = generator().integers(6, size=(2000, 6))
-    low, high = np.quantile(rows[drawn].mean(axis=1), [0.025, 0.975], axis=0)
-    np.testing.assert_allclose([found.low, found.high], [low, high], atol=1e-12)
+    found = s.curve_estimate(rows)
+    for point in range(4):
+        expected = s.estimate(s.mean, [rows[:, point]], generator=generator())
+        assert (found.low[point], found.high[point]) == pytest.approx(expected[1:])

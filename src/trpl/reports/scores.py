@@ -18,6 +18,7 @@ from trpl.reports.statistics import Estimate
 from trpl.settings.config import WINDOW
 
 BOOTSTRAP_SEED = 0
+SAME_BUDGET = 0.01  # relative difference of two budgets that are set side by side
 
 
 @cache
@@ -28,6 +29,13 @@ def paper_table() -> dict[str, Any]:
 
 def paper_result(method: str, env_id: str) -> dict[str, Any] | None:
     return paper_table()["results"].get(method, {}).get(env_id)
+
+
+def comparable_result(method: str, env_id: str, total_steps: int) -> dict[str, Any] | None:
+    """The paper's numbers for runs of the same budget; None where the paper has none or trained for longer or less."""
+    task = paper_table()["tasks"].get(env_id)
+    same_budget = task is not None and abs(total_steps / task["total_steps"] - 1) <= SAME_BUDGET
+    return paper_result(method, env_id) if same_budget else None
 
 
 def early_window(run: Run) -> np.ndarray | None:
@@ -41,8 +49,9 @@ def final_window(run: Run) -> np.ndarray | None:
 
 
 def window_after(run: Run, steps: float) -> np.ndarray | None:
-    """Mean return of each evaluation in the 20 epochs after `steps` steps; None if they are not all there."""
-    return _window(run, int((run.metrics.steps <= steps).sum()))
+    """Mean return of each evaluation in the 20 epochs after `steps` steps; None if one of them was not evaluated."""
+    found = _window(run, int((run.metrics.steps <= steps).sum()))
+    return found if found is not None and len(found) == WINDOW else None
 
 
 def _window(run: Run, start: int) -> np.ndarray | None:

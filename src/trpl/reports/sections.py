@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 from trpl.methods.registry import known
 from trpl.reports.groups import Group, place
 from trpl.reports.markup import Content, Markup, cell, render, sort_header, table, tag, wide
-from trpl.reports.scores import Aggregates, Comparison, GroupScores, Score, paper_result, paper_table
+from trpl.reports.scores import (
+    SAME_BUDGET,
+    Aggregates,
+    Comparison,
+    GroupScores,
+    Score,
+    comparable_result,
+    paper_result,
+    paper_table,
+)
 from trpl.reports.series import PARTS, Curve
 from trpl.reports.series import audit as audit_of
 from trpl.reports.statistics import Estimate
@@ -108,7 +117,7 @@ def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str]) -> 
     if entry is None:
         return cell(None)
     score: Score | None = getattr(entry, column)
-    paper = paper_result(entry.group.method, entry.group.env_id)
+    paper = comparable_result(entry.group.method, entry.group.env_id, entry.group.runs[0].total_steps)
     reported = tag("span", f"paper {paper[column][0]} ± {paper[column][1]}", class_="paper") if paper else None
     if score is None:
         return tag("td", "–", reported, class_="number missing")
@@ -130,7 +139,7 @@ def same_steps(scores: Sequence[GroupScores]) -> Markup | None:
             task
             and paper
             and entry.same_steps
-            and abs(entry.group.runs[0].total_steps / task["total_steps"] - 1) > 0.01
+            and abs(entry.group.runs[0].total_steps / task["total_steps"] - 1) > SAME_BUDGET
         ):
             numbers = [cell(float(x), digits=0) for x in entry.same_steps.estimate]
             rows.append([

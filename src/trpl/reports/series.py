@@ -10,7 +10,6 @@ import numpy as np
 
 from trpl.reports.groups import Group
 from trpl.reports.reading import Columns, Run
-from trpl.reports.scores import BOOTSTRAP_SEED
 from trpl.reports.statistics import Estimate, curve_estimate
 
 MAX_POINTS = 240  # as many as a chart of this width can show
@@ -82,7 +81,7 @@ def curve(group: Group, measure: Measure, max_points: int = MAX_POINTS) -> Curve
         epoch=epoch[kept],
         steps=_at(columns[0], columns[0].steps, epoch[kept]),
         seconds=_seconds(group.runs, epoch[kept]),
-        estimate=curve_estimate(rows, generator=np.random.default_rng(BOOTSTRAP_SEED)),
+        estimate=curve_estimate(rows),
         num_epochs=epoch.size,
     )
 

@@ -2,6 +2,9 @@
 
 Scores are a list of arrays, one per task, with the task's runs on the *last* axis; leading axes are resamples, so that
 every statistic serves the point estimate and its bootstrap alike. Tasks may differ in their number of runs.
+
+Means and their differences have Student's intervals. Other statistics have those of a stratified bootstrap from ten
+runs per task on, and none below: the bootstrap of a few values does not cover what it says.
 """
 
 from __future__ import annotations
@@ -11,8 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trpl.reports import student
+from trpl.reports.student import CONFIDENCE
+
 Scores = Sequence[np.ndarray]
-CONFIDENCE = 0.95
+MIN_RUNS = 10  # of each task, for a bootstrap
 NUM_RESAMPLES = 5000
 
 
@@ -81,9 +87,11 @@ def estimate(
     generator: np.random.Generator,
     num_resamples: int = NUM_RESAMPLES,
 ) -> Estimate:
-    """`statistic` of `scores` with its interval from a stratified bootstrap (runs resampled within each task)."""
+    """`statistic` of `scores` with its interval: Student's for a mean, else a bootstrap within each task."""
     value = statistic(scores)
-    if all(len(task) < 2 for task in scores):
+    if statistic is mean:
+        return _students(value, student.combined([student.mean_of(task) for task in scores], _shares(scores)))
+    if min(map(len, scores)) < MIN_RUNS:
         return Estimate(value, value * np.nan, value * np.nan)
     drawn = draw_indices([len(task) for task in scores], generator, num_resamples)
     samples = statistic([task[index] for task, index in zip(scores, drawn, strict=True)])
@@ -102,10 +110,17 @@ def compare(
     """`statistic` of two methods with its interval.
 
     Paired, run i of the one belongs to run i of the other in each task (the same seed) and the two are drawn together;
-    otherwise each method is resampled on its own, as in rliable.
+    otherwise each method is resampled on its own, as in rliable. Differences of means have Student's interval (Welch's
+    where the two are not paired).
     """
     value = statistic(scores, others)
-    if all(len(task) < 2 for task in (*scores, *others)):
+    if statistic is mean_difference:
+        if paired:
+            found = [student.mean_of(x - y) for x, y in zip(scores, others, strict=True)]
+            return _students(value, student.combined(found, _shares(scores)))
+        found = [student.mean_of(task) for task in (*scores, *others)]
+        return _students(value, student.combined(found, [*_shares(scores), *(-w for w in _shares(others))]))
+    if min(map(len, (*scores, *others))) < MIN_RUNS:
         return Estimate(value, value * np.nan, value * np.nan)
     first = draw_indices([len(task) for task in scores], generator, num_resamples)
     second = first if paired else draw_indices([len(task) for task in others], generator, num_resamples)
@@ -121,15 +136,24 @@ def mean_difference(scores: Scores, others: Scores) -> np.ndarray:
     return mean(scores) - mean(others)
 
 
-def curve_estimate(rows: np.ndarray, *, generator: np.random.Generator, num_resamples: int = 1000) -> Estimate:
-    """Mean of `rows` [run, point] at each point with its interval over runs, by one bootstrap of whole runs."""
+def curve_estimate(rows: np.ndarray) -> Estimate:
+    """Mean of `rows` [run, point] at each point with Student's interval over runs."""
     value = rows.mean(axis=0)
     num_runs = len(rows)
     if num_runs < 2:
         return Estimate(value, value * np.nan, value * np.nan)
-    drawn = generator.integers(num_runs, size=(num_resamples, num_runs))
-    weights = np.stack([(drawn == run).sum(axis=1) for run in range(num_runs)], axis=1) / num_runs
-    return Estimate(value, *interval(weights @ rows))
+    factor = student.quantile(0.5 + CONFIDENCE / 2, num_runs - 1) / np.sqrt(num_runs)
+    half_width = factor * rows.std(axis=0, ddof=1)
+    return Estimate(value, value - half_width, value + half_width)
+
+
+def _students(value: np.ndarray, found: student.Mean) -> Estimate:
+    half_width = student.half_width(found)
+    return Estimate(value, value - half_width, value + half_width)
+
+
+def _shares(scores: Scores) -> list[float]:
+    return [1.0 / len(scores)] * len(scores)
 
 
 def pooled_half_width(samples: np.ndarray) -> float:

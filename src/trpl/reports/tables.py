@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trpl.reports.groups import Group
-from trpl.reports.scores import Aggregates, Comparison, GroupScores, Score, paper_result, paper_table
+from trpl.reports.scores import Aggregates, Comparison, GroupScores, Score, comparable_result, paper_table
 from trpl.reports.series import PARTS, Curve, audit
 from trpl.reports.statistics import Estimate
 
@@ -21,11 +21,12 @@ NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
 def table1(scores: Sequence[GroupScores]) -> list[Row]:
-    """A row per method and task: both numbers of Table 1 with intervals over seeds, the pooled ±, and the paper's."""
+    """A row per method and task: both numbers of Table 1 with intervals, and the paper's of the same budget."""
     rows = []
     for entry in scores:
         group = entry.group
-        paper, task = paper_result(group.method, group.env_id), paper_table()["tasks"].get(group.env_id)
+        task = paper_table()["tasks"].get(group.env_id)
+        paper = comparable_result(group.method, group.env_id, group.runs[0].total_steps)
         row: Row = {"task": group.env_id, "method": group.name, "total_steps": group.runs[0].total_steps}
         for name, found in (("early", entry.early), ("final", entry.final), ("same_steps", entry.same_steps)):
             row |= _score(name, found)
