@@ -67,6 +67,7 @@ stress: $(VENV)/.dev
 	$(ONE_THREAD) $(BIN)/python stress/faults.py --out bench/stress-faults.json
 	$(ONE_THREAD) $(BIN)/python stress/files.py --out bench/stress-files.json
 	$(ONE_THREAD) $(BIN)/python stress/builds.py --out bench/stress-builds.json
+	$(ONE_THREAD) $(BIN)/python stress/pages.py --out bench/stress-pages.json
 
 versions: $(VENV)/.dev
 	$(BIN)/python stress/versions.py --out bench/versions.json $(if $(SHORT),--short)

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -45,12 +46,21 @@ def install(wheel: Path, site: Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def requirements(name: str, site: Path) -> list[Requirement]:
-    """What an installed distribution declares; of trpl, the one in `site`."""
-    if name == "trpl":
+def requirements(name: str, site: Path | None) -> list[Requirement]:
+    """What an installed distribution declares; of trpl, the one in `site`, or else pyproject.toml."""
+    if name != "trpl":
+        try:
+            return [Requirement(line) for line in metadata.requires(name) or []]
+        except metadata.PackageNotFoundError:  # then nothing of it can be hidden or missed
+            return []
+    if site is not None:
         (found,) = metadata.Distribution.discover(name=name, path=[str(site)])
         return [Requirement(line) for line in found.requires or []]
-    return [Requirement(line) for line in metadata.requires(name) or []]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    optional = project["optional-dependencies"].items()
+    return [Requirement(line) for line in project["dependencies"]] + [
+        Requirement(f"{line}; extra == '{extra}'") for extra, lines in optional for line in lines
+    ]
 
 
 def extras(site: Path) -> set[str]:
@@ -59,17 +69,34 @@ def extras(site: Path) -> set[str]:
     return set(found.metadata.get_all("Provides-Extra") or [])
 
 
-def closure(extra: str, site: Path) -> set[str]:
-    """The distributions that `pip install trpl[extra]` brings, by the requirements they declare themselves."""
+def closure(wanted: str, site: Path | None = None) -> set[str]:
+    """The distributions that `pip install WANTED` brings, by the requirements they declare themselves.
+
+    `wanted` is one or more requirements, such as "trpl[torch] gymnasium".
+    """
     found: set[tuple[str, str]] = set()
-    waiting = {("trpl", ""), ("trpl", extra)}
+    first = [Requirement(word) for word in wanted.split()]
+    waiting = {(canonical(needed.name), option) for needed in first for option in ("", *needed.extras)}
     while waiting:
-        name, wanted = waiting.pop()
-        found.add((name, wanted))
+        name, option = waiting.pop()
+        found.add((name, option))
         for needed in requirements(name, site):
-            if needed.marker is None or needed.marker.evaluate({"extra": wanted}):
+            if needed.marker is None or needed.marker.evaluate({"extra": option}):
                 waiting |= {(canonical(needed.name), option) for option in ("", *needed.extras)} - found
     return {name for name, _ in found}
+
+
+def not_installed(wanted: str) -> set[str]:
+    """The distributions that these requirements and trpl's extras among them ask for directly, and that are not here."""
+    asked, waiting = set(), [Requirement(word) for word in wanted.split()]
+    while waiting:
+        needed = waiting.pop()
+        asked.add(canonical(needed.name))
+        if canonical(needed.name) == "trpl":
+            inside = requirements("trpl", None)
+            waiting += [r for r in inside if r.marker and any(r.marker.evaluate({"extra": e}) for e in needed.extras)]
+    here = {canonical(found.name) for found in metadata.distributions()}
+    return asked - here - {"trpl"}
 
 
 def modules_besides(distributions: set[str]) -> set[str]:
@@ -96,13 +123,21 @@ sys.meta_path[:] = [Blinkered if finder is PathFinder else finder for finder in 
 """Hides every top-level module installed here that an extra does not bring, as if it were not installed."""
 
 
-def run_with_extra(extra: str, code: str, *, site: Path, cwd: Path) -> subprocess.CompletedProcess:
-    """Run code that finds trpl in `site` and, of what is installed here, only what the extra brings."""
-    hidden = sorted(modules_besides(closure(extra, site)))
+def run_with(wanted: str, code: str, *, site: Path | None = None, cwd: Path) -> subprocess.CompletedProcess:
+    """Run code that finds, of what is installed here, only what `pip install WANTED` brings.
+
+    trpl itself comes from `site`, or else from the source tree.
+    """
+    hidden = sorted(modules_besides(closure(wanted, site)))
     variables = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE")}
-    variables |= {"PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    variables |= {"PYTHONPATH": str(site or ROOT / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", BLOCKER.format(hidden=hidden) + code]
-    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=900)
+
+
+def with_extra(extra: str) -> str:
+    """The requirement that asks for an extra; "" is the plain package."""
+    return f"trpl[{extra}]" if extra else "trpl"
 
 
 def sample_run(folder: Path) -> Path:

@@ -24,9 +24,10 @@ from installing import (
     extras,
     install,
     program,
-    run_with_extra,
+    run_with,
     sample_run,
     snapshot,
+    with_extra,
 )
 
 pytestmark = pytest.mark.slow
@@ -104,21 +105,21 @@ def test_alone_in_a_clean_environment(wheel, run_folder, tmp_path):
 
 @pytest.mark.parametrize("extra", EXTRAS, ids=lambda extra: extra or "plain")
 def test_each_extra_imports_alone(extra, site, run_folder):
-    done = run_with_extra(extra, program(extra), site=site, cwd=run_folder)
+    done = run_with(with_extra(extra), program(extra), site=site, cwd=run_folder)
     assert done.returncode == 0, done.stderr
 
 
 def test_what_is_hidden_is_missed(site, run_folder):
     """The blocker works: the program of one extra fails with the other's distributions."""
     for extra, other, missing in (("torch", "jax", "jax"), ("jax", "torch", "torch"), ("", "wandb", "wandb")):
-        done = run_with_extra(extra, program(other), site=site, cwd=run_folder)
+        done = run_with(with_extra(extra), program(other), site=site, cwd=run_folder)
         assert done.returncode != 0
         assert f"No module named '{missing}'" in done.stderr
 
 
 def test_extras_bring_no_framework_that_is_not_theirs(site):
     """By declared requirements; PyTorch and JAX are never both brought, but for developers."""
-    frameworks = {extra: {"torch", "jax"} & closure(extra, site) for extra in EXTRAS}
+    frameworks = {extra: {"torch", "jax"} & closure(with_extra(extra), site) for extra in EXTRAS}
     assert frameworks[""] == frameworks["onnx"] == frameworks["wandb"] == set()
     for extra in ("torch", "sb3", "torchrl"):
         assert frameworks[extra] == {"torch"}

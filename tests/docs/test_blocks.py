@@ -2,53 +2,63 @@
 
 import re
 import shlex
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from blocks import PAGES, ROOT, TINY, commands, page_id, python_blocks
+from blocks import PAGES, ROOT, TINY, commands, installs, page_id, python_blocks
 
+from installing import closure, not_installed, run_with
 from trpl import cli
 
-BEFORE = {  # what the README's first lines stand on
-    "README.md": """
-import gymnasium
-import numpy as np
-import torch
-
-mean, old_mean = torch.randn(8, 3), torch.zeros(8, 3)
-std, old_std = torch.ones(8, 3), torch.ones(8, 3)
-observation = np.zeros(17)
-env = gymnasium.make("Pendulum-v1")
-"""
-}
-NEEDS = {"docs/tracking.md": "wandb", "docs/rsl_rl.md": "rsl_rl", "docs/brax.md": "brax"}
 QUICK = ("presets", "evaluate", "export")  # run for real, on the small run
+RUNNER = Path(__file__).parent / "run_page.py"
+NEEDED = (  # words of a command, and the extra that it takes
+    (r"^trpl ", "train"),
+    (r"^trpl tune ", "tune"),
+    (r"--ray ", "ray"),
+    (r"--track wandb", "wandb"),
+    (r"--track mlflow", "mlflow"),
+    (r"^trpl export .*\.onnx", "onnx"),
+    (r"^trpl export .*\.pt$", "torch"),
+    (r"^tensorboard ", "train"),
+)
+
+
+def runner(page):
+    """A program that runs the page's blocks."""
+    return f"import runpy, sys; sys.argv[1:] = [{str(page)!r}]; runpy.run_path({str(RUNNER)!r}, run_name='__main__')"
+
 
 with_python = [page for page in PAGES if python_blocks(page)]
 with_commands = [page for page in PAGES if commands(page)]
 
 
 @pytest.mark.parametrize("page", with_python, ids=page_id)
-@pytest.mark.usefixtures("folder", "small_budgets", "third_party_warnings")
-def test_python_blocks_run(page, monkeypatch, capsys):
-    wanted = NEEDS.get(page_id(page))
-    if wanted and find_spec(wanted) is None:
-        pytest.skip(f"{wanted} is not installed")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    namespace = {"__name__": "docs"}
-    exec(compile(BEFORE.get(page_id(page), ""), "set-up", "exec"), namespace)
-    for block in python_blocks(page):
-        code = "\n" * block.line + block.code  # so that a traceback names the line of the page
-        exec(compile(code, str(page), "exec"), namespace)
-        check_messages(block.code, capsys.readouterr().out)
+def test_python_blocks_run_with_the_extras_the_page_names(page, folder):
+    """In a process that finds what the page's `pip install` commands bring and nothing else that is installed here."""
+    absent = not_installed(installs(page) or "trpl")
+    if absent:
+        pytest.skip(f"the page takes {', '.join(sorted(absent))}, which is not installed here")
+    done = run_with(installs(page) or "trpl", runner(page), cwd=folder)
+    assert done.returncode == 0, f"with: pip install {installs(page)}\n{done.stderr[-3000:]}"
 
 
-def check_messages(code, printed):
-    """A comment behind print(error) is what is printed; "..." stands for anything."""
-    for message in re.findall(r"print\(error\)  # (.*)", code):
-        pattern = ".*".join(map(re.escape, message.split("...")))
-        assert re.search(pattern, printed), f"{message!r} is not in {printed!r}"
+@pytest.mark.parametrize("page", with_commands, ids=page_id)
+def test_commands_are_covered_by_the_extras_the_page_names(page):
+    brought = closure(installs(page) or "trpl")
+    for line in commands(page):
+        for pattern, extra in NEEDED:
+            if re.search(pattern, line):
+                missing = closure(f"trpl[{extra}]") - brought
+                assert not missing, f"{line} takes trpl[{extra}], which {page_id(page)} does not name"
+
+
+def test_a_page_that_names_too_little_is_noticed(folder):
+    """The page on Stable-Baselines3 with the extra of the page on JAX."""
+    page = ROOT / "docs" / "sb3.md"
+    done = run_with("trpl[jax]", runner(page), cwd=folder)
+    assert done.returncode != 0
+    assert "stable" in done.stderr
 
 
 class Understood(BaseException):
@@ -73,7 +83,7 @@ def test_commands_are_understood(page, monkeypatch, capsys):
         elif words[0] == "python":
             assert (ROOT / words[1]).exists(), line
         else:
-            assert words[0] in ("pip", "tensorboard"), line
+            assert words[0] in ("pip", "tensorboard", "git", "cd"), line
 
 
 def stop_before_work(monkeypatch):

@@ -1,0 +1,86 @@
+"""The tables of the page on bounds, from the runs of benchmarks/bounds.toml and the records in results/first.
+
+    python docs/make_bounds.py RUNS
+
+Writes docs/generated/bounds.md, a line per variant that has finished, and docs/generated/healthy.md, the records of
+`kl` at the paper's settings. All are means over seeds. Shares and distances are those at the end of each update, in the
+first table over the epochs after the tenth; the return is that of the last ten epochs of training.
+"""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from statistics import mean
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "docs" / "generated"
+HEAD = (
+    *("task", "updates per rollout", "rollout", "mean bound", "cov bound", "seeds", "means projected"),
+    *("network, mean ÷ bound", "network, worst ÷ bound", "KL per epoch", "entropy lost", "return"),
+)
+
+
+def main(runs: Path) -> None:
+    found: dict[tuple, list[dict]] = {}
+    for file in sorted(runs.glob("*/kl/*/seed-*/metrics.jsonl")):
+        config = json.loads((file.parent / "config.json").read_text(encoding="utf-8"))
+        config = config.get("config", config)
+        metrics = lines(file)
+        if metrics and metrics[-1]["steps"] >= config["total_steps"]:
+            found.setdefault(key(config), []).append(summary(metrics))
+    rows = [f"| {' | '.join(HEAD)} |", "| --- " + "| ---: " * (len(HEAD) - 1) + "|"]
+    rows += [f"| {' | '.join(cells(which, found[which]))} |" for which in sorted(found)]
+    (OUT / "bounds.md").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    (OUT / "healthy.md").write_text("\n".join(healthy()) + "\n", encoding="utf-8")
+
+
+def healthy() -> list[str]:
+    """What the audit shows in runs that learn, early and late."""
+    rows = ["| task | epochs | seeds | means projected | network, mean ÷ bound | network, worst ÷ bound |"]
+    rows.append("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for task in sorted((ROOT / "results" / "first").iterdir()):
+        runs = [lines(file) for file in sorted(task.glob("kl/seed-*/metrics.jsonl.gz"))]
+        for words, part in (("11–100", slice(10, 100)), ("last 100", slice(-100, None))):
+            found = [summary(metrics, part) for metrics in runs]
+            value = {name: mean(row[name] for row in found) for name in ("share", "network", "worst")}
+            numbers = f"{value['share']:.0%} | {value['network']:.2f} | {value['worst']:.1f}"
+            rows.append(f"| {task.name} | {words} | {len(runs)} | {numbers} |")
+    return rows
+
+
+def lines(file: Path) -> list[dict]:
+    with gzip.open(file, "rt") if file.suffix == ".gz" else file.open(encoding="utf-8") as text:
+        return [json.loads(line) for line in text]
+
+
+def key(config: dict) -> tuple:
+    updates = config["policy_epochs"] * config["rollout_size"] // config["minibatch_size"]
+    return config["env_id"], -updates, config["rollout_size"], config["cov_bound"], config["mean_bound"]
+
+
+def summary(metrics: list[dict], part: slice = slice(10, None)) -> dict:
+    settled, bound = metrics[part], metrics[0]["mean_bound"]
+    returns = [line["train_return"] for line in metrics[-10:] if line["train_return"] is not None]
+    return {
+        "share": mean(line["projected_mean_share"] for line in settled),
+        "network": mean(line["before_mean"] for line in settled) / bound,
+        "worst": mean(line["before_mean_max"] for line in settled) / bound,
+        "kl": mean(line["kl"] for line in settled),
+        "entropy": metrics[0]["entropy"] - metrics[-1]["entropy"],
+        "return": mean(returns),
+    }
+
+
+def cells(which: tuple, seeds: list[dict]) -> list[str]:
+    task, updates, rollout, cov, bound = which
+    value = {name: mean(row[name] for row in seeds) for name in seeds[0]}
+    return [
+        *(task, str(-updates), str(rollout), f"{bound:g}", f"{cov:g}", str(len(seeds)), f"{value['share']:.0%}"),
+        *(f"{value['network']:.2f}", f"{value['worst']:.1f}", f"{value['kl']:.3g}", f"{value['entropy']:.2f}"),
+        f"{value['return']:.0f}",
+    ]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

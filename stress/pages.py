@@ -1,0 +1,114 @@
+"""Follow the pages to the letter: install what a page names and nothing else, then run its code and its commands.
+
+    python stress/pages.py [--page docs/sb3.md ...] [--out FILE.json]
+
+Each page gets an environment of its own with what its `pip install` commands name, under constraints.txt. Its Python
+blocks run there, and its `trpl` commands that end soon: training with a small budget, evaluation, export, presets,
+reports, the figure that needs no runs. tests/docs does the same in the suite, but hides what is installed instead of
+installing. Exit code 1 when something fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "docs"))
+from blocks import PAGES, RUN, TINY, commands, installs, page_id, python_blocks
+
+from installing import ROOT, build, snapshot
+
+TESTS = ROOT / "tests"
+SOON = ("train", "presets", "evaluate", "export", "report")
+
+
+class Followed(NamedTuple):
+    """What came of one page."""
+
+    page: str
+    installed: str
+    commands: int
+    seconds: float
+    words: str  # the first failure; empty where all is well
+
+
+def follow(page: Path, wheel: Path, trained: Path, folder: Path) -> Followed:
+    """One page in an environment and a working directory of its own."""
+    start, asked = time.perf_counter(), installs(page) or "trpl"
+    bin, working = folder / "environment" / "bin", folder / "working"
+    shutil.copytree(trained, working / RUN)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bin.parent)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(bin / "python"), "install", "--quiet"]
+    words = [_of_wheel(word, wheel) for word in asked.split()]
+    variables = {"PATH": f"{bin}:{os.defpath}", "HOME": str(folder), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+    steps = [[*pip, "-c", str(ROOT / "constraints.txt"), *words]]
+    if python_blocks(page):
+        steps.append([str(bin / "python"), str(TESTS / "docs" / "run_page.py"), str(page)])
+    steps += [list(command) for line in commands(page) if (command := soon(line))]
+    failure = ""
+    for step in steps:
+        environment = os.environ if step[0] == sys.executable else variables
+        done = subprocess.run(step, cwd=working, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["?"])[-1]
+            failure = f"{shlex.join(step[-4:])}: {last}"
+            break
+    return Followed(page_id(page), asked, len(steps) - 1, time.perf_counter() - start, failure)
+
+
+def _of_wheel(word: str, wheel: Path) -> str:
+    name, bracket, extras = word.partition("[")
+    return f"trpl{bracket}{extras} @ {wheel.as_uri()}" if name == "trpl" else word
+
+
+def soon(line: str) -> tuple[str, ...]:
+    """A command that ends soon, with a small budget; empty for one that does not."""
+    words = shlex.split(line)
+    if words[:2] == ["trpl", "figure"] and words[2] == "interpolation":
+        return tuple(words)
+    if words[0] != "trpl" or words[1] not in SOON or any(word.endswith(".toml") or ":" in word for word in words):
+        return ()
+    if words[1] == "train" and "--help" not in words:
+        words += [*TINY, "--quiet", "--out", f"runs/{'-'.join(words[2:4])}-{len(words)}"]
+    return tuple(words)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--page", nargs="+", type=Path, metavar="FILE", help="these instead of all")
+    parser.add_argument("--out", type=Path, help="write what was found there as JSON")
+    options = parser.parse_args()
+    pages = [page.resolve() for page in options.page or PAGES if python_blocks(page) or installs(page)]
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (wheel,) = build(folder / "wheel", "--wheel", source=snapshot(folder / "tree"))
+        words = ["train", "kl", "HalfCheetah-v4", "--out", str(folder / "run"), "--quiet", *TINY]
+        subprocess.run([sys.executable, "-m", "trpl.cli", *words], check=True)
+        for page in pages:
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                found.append(follow(page, wheel, folder / "run", Path(place)))
+    table = Table("page", "pip install", "programs and commands", "seconds", "")
+    for row in found:
+        table.add_row(row.page, row.installed, str(row.commands), f"{row.seconds:.0f}", row.words)
+    Console(width=160).print(table)
+    if options.out:
+        options.out.write_text(json.dumps([row._asdict() for row in found], indent=1) + "\n", encoding="utf-8")
+    return 0 if all(not row.words for row in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
