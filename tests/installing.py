@@ -87,7 +87,7 @@ def closure(wanted: str, site: Path | None = None) -> set[str]:
 
 
 def not_installed(wanted: str) -> set[str]:
-    """The distributions that these requirements, and trpl's extras among them, ask for directly and that are not here."""
+    """What these requirements, and the extras of trpl among them, ask for directly and is not installed here."""
     asked, waiting = set(), [Requirement(word) for word in wanted.split()]
     while waiting:
         needed = waiting.pop()

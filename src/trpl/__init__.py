@@ -1,6 +1,26 @@
-"""Exact trust regions for Gaussian policies.
+"""Exact trust regions for policies, as differentiable layers for PyTorch and JAX, and a trainer.
 
-The layers are in `trpl.torch` and `trpl.jax`; what is here works on arrays of either, and on NumPy's.
+A layer takes the policy that a network predicts and the one that collected the data, and returns the nearest policy
+within the bounds, state by state; gradients flow through it:
+
+    from trpl import DiagGaussian
+    from trpl.torch import KLProjection  # or trpl.jax
+
+    layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
+    projected = layer(DiagGaussian(mean, std), DiagGaussian(old_mean, old_std))
+
+Where to go on, with `help(...)`:
+
+    trpl.torch, trpl.jax     the layers: KLProjection, WassersteinProjection, FrobeniusProjection, JointKLProjection
+    trpl.entropy_schedule    the entropy to hold a policy to, over the course of training
+    trpl.policies            load_policy: act with a trained run, with NumPy alone
+    trpl.presets, trpl.runs  train from Python; on the command line: trpl train kl HalfCheetah-v4
+    trpl.methods             register a method of your own
+    trpl.integrations        adapters for other libraries, torch.distributions, export, tracking
+    trpl.errors              what a caller may want to catch
+
+What this module itself has works on PyTorch tensors, JAX arrays and NumPy arrays alike, and imports no framework.
+`trpl --help` lists the commands; docs/index.md is where the documentation begins.
 """
 
 from trpl.errors import ConvergenceError
