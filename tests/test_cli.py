@@ -219,3 +219,19 @@ def test_progress_is_a_bar_or_lines(terminal, monkeypatch):
         assert word in text
     assert ("\x1b[" in text) is terminal
     assert ("epoch 2/2" in text) is not terminal
+
+
+def test_commands_to_go_on_with_work_as_they_stand(tmp_path, monkeypatch):
+    """After `.venv/bin/trpl train` in a shell that does not know the environment, the words are `.venv/bin/trpl`."""
+    from trpl.messages import program
+
+    called = tmp_path / "bin" / "trpl"
+    called.parent.mkdir()
+    called.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(called), "train"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program() == str(called)
+    monkeypatch.setenv("PATH", str(called.parent))
+    assert program() == "trpl"
+    monkeypatch.setattr(sys, "argv", ["trpl"])  # a job of a sweep
+    assert program() == "trpl"

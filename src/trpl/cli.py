@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from trpl.messages import nearest, os_problem
+from trpl.messages import nearest, os_problem, program
 from trpl.options import Parser, number, positive_int
 
 
@@ -160,7 +160,7 @@ def tracking(kind: str | None) -> Any:
 def conclude(result: Any, *, quiet: bool) -> int:
     """Say how a run ended and what to do next; draw its learning curve."""
     if not result.finished:
-        print(f"stopped after epoch {result.epochs}; go on with: trpl resume {result.folder}")
+        print(f"stopped after epoch {result.epochs}; go on with: {program()} resume {result.folder}")
         return 0
     from trpl.reports.curve import learning_curve
 
@@ -169,7 +169,8 @@ def conclude(result: Any, *, quiet: bool) -> int:
         returned = "" if result.final_return is None else f", return {result.final_return:.0f} (last 20 evaluations)"
         print(f"finished {result.epochs} epochs{returned}")
         print(f"run folder      {result.folder}\nlearning curve  {curve}\ndigest          {result.digest}")
-        print(f"next            trpl evaluate {result.folder}    trpl play {result.folder} --video policy.mp4")
+        print(f"evaluate        {program()} evaluate {result.folder}")
+        print(f"watch           {program()} play {result.folder} --video policy.mp4")
     return 0
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import difflib
 import errno
+import os
+import shutil
+import sys
 from collections.abc import Iterable
 
 CUTOFF = 0.5  # of similarity: below it nothing is suggested
@@ -28,3 +31,11 @@ def os_problem(error: OSError) -> str:
 def to_install(extra: str) -> str:
     """Say how to install an optional part of trpl."""
     return f'install it with: pip install "trpl[{extra}]"'
+
+
+def program() -> str:
+    """Return what starts `trpl` in the shell of the caller: its name where the path finds it, else the file called."""
+    called, found = sys.argv[0], shutil.which("trpl")
+    if os.path.basename(called) != "trpl" or not os.path.exists(called):
+        return "trpl"
+    return "trpl" if found is not None and os.path.samefile(found, called) else called
