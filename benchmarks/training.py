@@ -70,7 +70,7 @@ def ours(method: str, env_id: str, *, epochs: int, overrides: dict[str, Any]) ->
     from trpl.algorithms import Batch
     from trpl.policies.acting import Actor
     from trpl.presets import preset
-    from trpl.runs.run import Trainer
+    from trpl.runs.trainer import Trainer
 
     config = preset(method, env_id, **overrides)
     with Trainer(config, Path()) as trainer:

@@ -91,7 +91,7 @@ def doors(run: Path) -> dict[str, Door]:
     from trpl.runs import folder as files
     from trpl.runs import records
     from trpl.runs.checkpoints import restore
-    from trpl.runs.run import Trainer
+    from trpl.runs.trainer import Trainer
     from trpl.sweeps.plan import planned_runs, preset_overrides
 
     config = files.read_config(run).replace(env_timeout=None)

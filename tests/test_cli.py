@@ -147,16 +147,63 @@ def test_play_calls_the_recorder(capsys, finished, monkeypatch, tmp_path):
     from trpl.rollouts import video
 
     def record(policy, env_id, path, **options):
-        assert env_id == "Pendulum-v1"
+        assert env_id == ("Pendulum-v1", {}, "raw", False)  # the policy itself gives actions in the task's own units
         assert policy.action_size == 1
-        assert options == {"episodes": 2, "seed": 0, "max_steps": 50}
+        assert options == {"episodes": 2, "seed": 0, "max_steps": 50, "camera": "side", "size": (64, 48)}
         return video.Recording(path, 51, [-1.0, -2.0])
 
     monkeypatch.setattr(video, "record", record)
     file = str(tmp_path / "a.gif")
-    code, out, _ = call(capsys, "play", str(finished), "--video", file, "--episodes", "2", "--max-steps", "50")
-    assert code == 0
-    assert "51 frames, return -1.0, -2.0" in out
+    words = ["--episodes", "2", "--max-steps", "50", "--camera", "side", "--size", "64", "48"]
+    for run in (finished, finished / "best", next((finished / "checkpoints").glob("0*"))):
+        code, out, _ = call(capsys, "play", str(run), "--video", file, *words)
+        assert code == 0
+        assert "51 frames, return -1.0, -2.0" in out
+
+
+def test_play_live_and_other_endings(capsys, finished, monkeypatch, tmp_path):
+    for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(variable, raising=False)
+    assert "no screen to show it on" in call(capsys, "play", str(finished), "--live")[2]
+    assert "give --video FILE" in call(capsys, "play", str(finished))[2]
+    code, _, err = call(capsys, "play", str(finished), "--video", str(tmp_path / "a.avi"))
+    assert (code, err) == (2, "trpl: a video is written as .mp4 or .gif, not as '.avi'\n")
+
+
+def test_evaluate_and_export_take_the_same_paths(capsys, finished, tmp_path):
+    for run in (finished, finished / "best", next((finished / "checkpoints").glob("0*"))):
+        assert call(capsys, "evaluate", str(run))[0] == 0
+        assert call(capsys, "export", str(run), str(tmp_path / "policy.npz"))[0] == 0
+
+
+def test_help_is_grouped_with_choices_and_defaults(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "settings of frobenius, w2, kl, papi" in text
+    assert "structure of the covariance: diagonal, full (diagonal)" in text
+    assert "ε_μ, bound on the mean part (0.03)" in text
+
+
+def test_arguments_of_the_environment(capsys, monkeypatch):
+    from trpl.runs import run
+
+    seen = []
+    monkeypatch.setattr(
+        run, "train", lambda config, *_, **__: seen.append(config) or run.RunResult("", False, 0, None, "")
+    )
+    words = ["--env-kwargs", "g=9.81", "name=x y", "flag=true"]
+    assert call(capsys, "train", "kl", "Pendulum-v1", *words, "--from", "runs/x")[0] == 0
+    assert seen[0].env_kwargs == {"g": 9.81, "name": "x y", "flag": True}
+    assert seen[0].warm_start == "runs/x"
+    assert "wants KEY=VALUE, not 'g'" in call(capsys, "train", "kl", "Pendulum-v1", "--env-kwargs", "g")[2]
+
+
+def test_what_a_user_may_not_expect_is_said_at_the_start(capsys, tmp_path):
+    _, _, err = call(capsys, "train", "ppo-m", "Pendulum-v1", "--out", str(tmp_path / "run"), *TINY)
+    assert "actions in units of the action box, clipped to the box; initial deviation 1" in err
+    assert "no preset was tuned for Pendulum-v1" in err
+    assert "a budget of 64 steps (--steps N changes it)" in err
 
 
 def test_settings_by_name_reach_the_configuration(capsys, monkeypatch):

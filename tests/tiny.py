@@ -46,6 +46,7 @@ def config(method="ppo-m", env_id=POINT, **overrides):
         "eval_every": 3,
         "eval_episodes": 1,
         "checkpoint_every": 3,
+        "clip_actions": False,
     }
     if method != "trpo":
         values["policy_epochs"] = 1

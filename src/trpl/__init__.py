@@ -23,6 +23,13 @@ What this module itself has works on PyTorch tensors, JAX arrays and NumPy array
 `trpl --help` lists the commands; docs/index.md is where the documentation begins.
 """
 
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 11):  # noqa: UP036
+    raise ImportError(f"trpl needs Python 3.11 or newer; this is {sys.version.split()[0]}")
+
 from trpl.errors import ConvergenceError
 from trpl.families import entropy, kl, log_prob
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, Parts, frobenius_parts, kl_parts, wasserstein_parts
@@ -30,6 +37,9 @@ from trpl.layers.layer import Audit
 from trpl.methods import Method, Style, register
 
 __version__ = "0.2.0"
+
+if TYPE_CHECKING:
+    from trpl.api import Run, load, train
 
 __all__ = [
     "Audit",
@@ -39,12 +49,22 @@ __all__ = [
     "Gaussian",
     "Method",
     "Parts",
+    "Run",
     "Style",
     "entropy",
     "frobenius_parts",
     "kl",
     "kl_parts",
+    "load",
     "log_prob",
     "register",
+    "train",
     "wasserstein_parts",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the trainer when it is first asked for: layers need none of it."""
+    if name in ("Run", "load", "train"):
+        return getattr(importlib.import_module("trpl.api"), name)
+    raise AttributeError(f"module 'trpl' has no attribute {name!r}")

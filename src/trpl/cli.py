@@ -12,7 +12,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from trpl.messages import nearest, os_problem, program
+from trpl.errors import UsageError
+from trpl.messages import missing_extra, nearest, os_problem, program
 from trpl.options import Parser, number, positive_int
 
 
@@ -40,7 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         run = getattr(importlib.import_module(module), function)
     warnings.showwarning = lambda message, *_args, **_kwargs: print(f"trpl: note: {message}", file=sys.stderr)
     try:
-        return run(load_plugins(rest))
+        code = run(load_plugins(rest))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read the output has seen enough, `trpl presets | head` for example
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         return fail("interrupted", code=130)
     except Exception as error:
@@ -83,6 +89,8 @@ def in_words(error: Exception) -> str:
     """What an exception says to somebody who will not look into the code."""
     if type(error).__module__.startswith("trpl"):
         return str(error)
+    if isinstance(error, ImportError) and (missing := missing_extra(error)):
+        return str(missing)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {os_problem(error)}" if error.filename else os_problem(error)
     if isinstance(error, MemoryError):
@@ -129,6 +137,10 @@ def train(argv: list[str]) -> int:
 def resume(argv: list[str]) -> int:
     parser = Parser("resume", "Go on with a run that was stopped or killed; the result is the same to the bit.")
     parser.add_argument("run", help="run folder")
+    parser.add_argument("--steps", type=number(int, optional=False), metavar="N", help="go on to so many steps in all")
+    parser.add_argument(
+        "--other-versions", action="store_true", help="although libraries have other versions than the run began with"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
     parser.add_argument(
@@ -142,7 +154,14 @@ def resume(argv: list[str]) -> int:
     prepare_jax()
     from trpl.runs.run import resume as resume_run
 
-    result = resume_run(args.run, progress=not args.quiet, tracker=tracking(args.track), **changes)
+    result = resume_run(
+        args.run,
+        progress=not args.quiet,
+        tracker=tracking(args.track),
+        total_steps=args.steps,
+        other_versions=args.other_versions,
+        **changes,
+    )
     return conclude(result, quiet=args.quiet)
 
 
@@ -161,7 +180,7 @@ def conclude(result: Any, *, quiet: bool) -> int:
     """Say how a run ended and what to do next; draw its learning curve."""
     if not result.finished:
         print(f"stopped after epoch {result.epochs}; go on with: {program()} resume {result.folder}")
-        return 0
+        return 0 if result.signal is None else 128 + result.signal
     from trpl.reports.curve import learning_curve
 
     curve = learning_curve(result.folder)
@@ -174,9 +193,13 @@ def conclude(result: Any, *, quiet: bool) -> int:
     return 0
 
 
+RUN_OR_CHECKPOINT = "run folder (its newest checkpoint), checkpoint folder, or RUN/best"
+
+
 def evaluate(argv: list[str]) -> int:
+    """Run noise-free episodes."""
     parser = Parser("evaluate", "Noise-free episodes of a trained policy.")
-    parser.add_argument("run", help="run folder")
+    parser.add_argument("run", help=RUN_OR_CHECKPOINT)
     parser.add_argument("--episodes", type=positive_int, help="how many (as in training)")
     parser.add_argument("--seed", type=int, help="other starting states than in training")
     args = parser.parse(argv)
@@ -192,33 +215,41 @@ def evaluate(argv: list[str]) -> int:
 
 
 def play(argv: list[str]) -> int:
-    parser = Parser("play", "Write a video of a trained policy.")
-    parser.add_argument("run", help="run folder")
-    parser.add_argument("--video", required=True, help="file to write, .mp4 or .gif")
+    """Show a policy."""
+    parser = Parser("play", "Show a trained policy: as a video, or live in a window.")
+    parser.add_argument("run", help=RUN_OR_CHECKPOINT)
+    parser.add_argument("--video", help="file to write, .mp4 or .gif")
+    parser.add_argument("--live", action="store_true", help="in a window instead")
+    parser.add_argument("--camera", help="a camera of the simulator's model (one that follows the robot)")
+    parser.add_argument("--size", type=positive_int, nargs=2, metavar=("WIDTH", "HEIGHT"), help="of the picture")
     parser.add_argument("--episodes", type=positive_int, default=1, help="how many (1)")
     parser.add_argument("--max-steps", type=positive_int, default=1000, help="longest episode shown (1000)")
     parser.add_argument("--seed", type=int, default=0, help="starting states (0)")
     args = parser.parse(argv)
+    if args.live == bool(args.video):
+        raise UsageError("give --video FILE to write a video, or --live to see it in a window")
     from trpl.policies import load_policy
-    from trpl.rollouts.video import record
-    from trpl.runs.folder import read_config
+    from trpl.rollouts import Task, video
+    from trpl.runs.folder import locate, read_config
 
-    recording = record(
-        load_policy(args.run),
-        read_config(args.run).env_id,
-        args.video,
-        episodes=args.episodes,
-        seed=args.seed,
-        max_steps=args.max_steps,
-    )
-    returns = ", ".join(f"{total:.1f}" for total in recording.returns)
-    print(f"{recording.path}: {recording.num_frames} frames, return {returns}")
+    run, checkpoint = locate(args.run)
+    config = read_config(run)
+    policy, task = load_policy(checkpoint), Task(config.env_id, config.env_kwargs)
+    how = {"episodes": args.episodes, "seed": args.seed, "max_steps": args.max_steps}
+    if args.live:
+        returns, shown = video.show(policy, task, **how), config.env_id
+    else:
+        size = tuple(args.size) if args.size else None
+        recording = video.record(policy, task, args.video, camera=args.camera, size=size, **how)
+        returns, shown = recording.returns, f"{recording.path}: {recording.num_frames} frames"
+    print(f"{shown}, return {', '.join(f'{total:.1f}' for total in returns)}")
     return 0
 
 
 def export(argv: list[str]) -> int:
+    """Write a policy for the robot."""
     parser = Parser("export", "Write a run's policy, its observation normaliser included, as one file for the robot.")
-    parser.add_argument("run", help="run folder")
+    parser.add_argument("run", help=RUN_OR_CHECKPOINT)
     parser.add_argument("file", help="file to write: .onnx, .pt (with a script beside it) or .npz")
     parser.add_argument("--format", choices=("onnx", "torch", "npz"), help="where the file's ending does not say it")
     args = parser.parse(argv)
@@ -330,8 +361,9 @@ def figure(argv: list[str]) -> int:
     parser.add_argument("name", choices=FIGURES, help=", ".join(FIGURES))
     parser.add_argument("runs", nargs="*", help="run folders, or folders of them (runs)")
     parser.add_argument("--out", default="figures", help="folder for the files (figures)")
+    parser.add_argument("--by", action="append", default=[], help="a setting that tells variants of a method apart")
     args = parser.parse(argv)
-    for file in write_figure(args.name, args.runs or ["runs"], args.out):
+    for file in write_figure(args.name, args.runs or ["runs"], args.out, by=args.by):
         print(file)
     return 0
 
@@ -348,7 +380,7 @@ COMMANDS: dict[str, Command] = {
     "train": Command("train a policy: trpl train METHOD ENV", train),
     "resume": Command("go on with a run, exactly: trpl resume RUN", resume),
     "evaluate": Command("noise-free episodes of a run's policy: trpl evaluate RUN", evaluate),
-    "play": Command("a video of a run's policy: trpl play RUN --video FILE", play),
+    "play": Command("a run's policy as a video or live: trpl play RUN --video FILE", play),
     "sweep": Command("methods × tasks × seeds, each once: trpl sweep PRESET --seeds N", sweep),
     "tune": Command("search a method's settings: trpl tune METHOD ENV --trials N", tune),
     "report": Command("a page of tables and curves: trpl report RUNS --out DIR", report),

@@ -25,6 +25,10 @@ class CheckpointError(RuntimeError):
     """No sound checkpoint where one was needed."""
 
 
+class MissingExtraError(ImportError):
+    """An optional part of trpl is not installed; the message says how to install it."""
+
+
 class UnknownEnvironmentError(ValueError):
     """A name under which no environment is registered."""
 

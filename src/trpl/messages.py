@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from trpl.errors import MissingExtraError
 
 CUTOFF = 0.5  # of similarity: below it nothing is suggested
 
@@ -28,9 +31,48 @@ def os_problem(error: OSError) -> str:
     return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
 
 
+EXTRAS = {  # package that is imported → the extra that brings it
+    **dict.fromkeys(("jax", "jaxlib"), "jax"),
+    **dict.fromkeys(
+        ("optax", "gymnasium", "mujoco", "rich", "tensorboardX", "matplotlib", "imageio", "orjson"), "train"
+    ),
+    "torch": "torch",
+    "stable_baselines3": "sb3",
+    **dict.fromkeys(("torchrl", "tensordict"), "torchrl"),
+    **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
+    "ray": "ray",
+    **dict.fromkeys(("optuna", "sqlalchemy", "psycopg"), "tune"),
+    "envpool": "envpool",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+}
+
+
 def to_install(extra: str) -> str:
     """Say how to install an optional part of trpl."""
-    return f'install it with: pip install "trpl[{extra}]"'
+    return f'pip install "trpl[{extra}]"'
+
+
+def missing_extra(error: ImportError, *, extra: str | None = None) -> MissingExtraError | None:
+    """Turn a failed import of an optional package into an error that says what to install; None for other packages."""
+    package = (error.name or "").split(".")[0]
+    if package not in EXTRAS:
+        return None
+    return MissingExtraError(
+        f"this needs the package {package!r}: {to_install(extra or EXTRAS[package])}", name=package
+    )
+
+
+@contextlib.contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Import the packages of an extra here: what is missing is answered with what to install."""
+    try:
+        yield
+    except ImportError as error:
+        found = missing_extra(error, extra=extra)
+        if found is None:
+            raise
+        raise found from error
 
 
 def program() -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from trpl.errors import UsageError
 from trpl.messages import nearest
+
+ALIASES = {"total_steps": ("--steps",), "warm_start": ("--from",)}
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,11 +28,20 @@ class Parser(argparse.ArgumentParser):
         """Read the words after the command."""
         args, unknown = self.parse_known_args([_dashes(word) for word in argv])
         if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
             name = unknown[0].split("=")[0]
-            hint = nearest(name, known) if name.startswith("-") else ""
-            raise UsageError(f"unrecognised argument {name!r}{hint} (see {self.prog} --help)")
+            raise UsageError(f"unrecognised argument {name!r}{self._meant(name)} (see {self.prog} --help)")
         return args
+
+    def _meant(self, name: str) -> str:
+        """Say which option an unknown one probably stands for."""
+        if not name.startswith("-"):
+            return ""
+        options = [option for action in self._actions for option in action.option_strings]
+        if self._settings:
+            from trpl.settings.foreign import meant
+
+            return meant(name, [option.strip("-").replace("-", "_") for option in options], shown="--{}")
+        return nearest(name, options)
 
     def settings(self, args: argparse.Namespace) -> dict[str, Any]:
         """Take the settings among the arguments; those that were not given are not there."""
@@ -54,7 +66,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _add_setting(group: Any, name: str, field: dataclasses.Field, kind: type) -> None:
-    flags = [f"--{name.replace('_', '-')}", *(["--steps"] if name == "total_steps" else [])]
+    flags = [f"--{name.replace('_', '-')}", *ALIASES.get(name, ())]
     choices, optional = field.metadata["choices"], field.metadata["optional"]
     text = field.metadata["help"] + (f": {', '.join(choices)}" if choices else "") + _default(field)
     common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
@@ -62,15 +74,33 @@ def _add_setting(group: Any, name: str, field: dataclasses.Field, kind: type) ->
         group.add_argument(*flags, action=argparse.BooleanOptionalAction, **common)
     elif kind in (int, float):
         group.add_argument(*flags, type=number(kind, optional=optional), metavar="N", **common)
+    elif kind is dict:
+        group.add_argument(*flags, action=Pairs, nargs="+", metavar="KEY=VALUE", **common)
     elif kind is tuple:
         group.add_argument(*flags, type=number(int, optional=False), nargs="+", metavar="N", **common)
     else:
         group.add_argument(*flags, metavar="NAME", **common)
 
 
+class Pairs(argparse.Action):
+    """Reads KEY=VALUE words; a value is JSON where it can be, else text."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        found = {}
+        for word in values:
+            key, equals, text = word.partition("=")
+            if not equals or not key:
+                raise argparse.ArgumentError(self, f"wants KEY=VALUE, not {word!r}")
+            try:
+                found[key] = json.loads(text)
+            except ValueError:
+                found[key] = text
+        setattr(namespace, self.dest, found)
+
+
 def _default(field: dataclasses.Field) -> str:
     default = field.default
-    if default in (None, "", dataclasses.MISSING):
+    if default is None or default == "" or default is dataclasses.MISSING:
         return ""
     shown = {True: "yes", False: "no"}.get(default) if isinstance(default, bool) else None
     return f" ({shown or (' '.join(map(str, default)) if isinstance(default, tuple) else default)})"

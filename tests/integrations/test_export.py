@@ -83,7 +83,9 @@ def test_a_stable_baselines_model_with_its_normaliser(algorithm, name, tmp_path)
     wanted, _ = model.predict(env.normalize_obs(seen), deterministic=True)
     assert np.abs(wanted).max() == 2.0
     assert np.abs(act(path)(seen) - wanted).max() <= 1e-5
-    other = export(model, tmp_path / f"plain-{name}")
+    own = export(model, tmp_path / f"own-{name}")
+    assert np.abs(act(own)(seen) - wanted).max() <= 1e-5  # the model knows its own
+    other = export(model, tmp_path / f"plain-{name}", vec_normalize=False)
     assert not np.allclose(act(other)(seen), wanted, atol=1e-3)  # the normaliser matters
 
 
@@ -138,13 +140,13 @@ def test_a_format_may_be_named(run, tmp_path):
 
 
 def test_a_file_that_acts_otherwise_is_refused(run, tmp_path, monkeypatch):
-    exact = exporting.from_run
+    exact = exporting.from_checkpoint
 
     def wrong(folder):
         policy = exact(folder)
         return policy._replace(scale=policy.scale * 1.01)
 
-    monkeypatch.setattr(exporting, "from_run", wrong)
+    monkeypatch.setattr(exporting, "from_checkpoint", wrong)
     with pytest.raises(ExportError, match="actions differ"):
         export(run, tmp_path / "policy.onnx")
 
@@ -170,3 +172,19 @@ def test_numbers_one_can_check_on_paper():
     assert policy(np.array([[2.0, 9.0], [101.0, 9.0]])).tolist() == [[1.5], [2.0]]  # 2 · ¼ + 1, and 2 · clip + 1
     kinds = [node.op_type for node in to_model(policy).graph.node]
     assert kinds == ["Cast", "Sub", "Div", "Cast", "Clip", "Gemm"]
+
+
+def test_a_model_without_an_environment_cannot_know_its_normaliser(tmp_path):
+    model = TRPL("MlpPolicy", Target(), n_steps=32, device="cpu")
+    model.save(tmp_path / "model.zip")
+    alone = TRPL.load(tmp_path / "model.zip", device="cpu")
+    with pytest.raises(ExportError, match="it cannot be known whether its observations were normalised"):
+        export(alone, tmp_path / "policy.npz")
+    assert load_npz(export(alone, tmp_path / "policy.npz", vec_normalize=False)).shift is None
+
+
+def test_arguments_of_other_algorithms_are_answered():
+    with pytest.raises(TypeError, match="TRPL takes no 'clip_range': the trust region takes its place: mean_bound"):
+        TRPL("MlpPolicy", Target(), clip_range=0.2)
+    with pytest.raises(TypeError, match="TRPL takes no 'mean_bond'; did you mean 'mean_bound'"):
+        TRPL("MlpPolicy", Target(), mean_bond=0.2)

@@ -81,6 +81,17 @@ def test_missing_runs_are_named(runs, tmp_path, name, needs):
         write_figure(name, [folder], tmp_path)
 
 
+def test_variants_are_told_apart_on_request(tmp_path):
+    for number, bound in enumerate((0.01, 0.03)):
+        config = run_config("kl", "Hopper-v4", 0, num_epochs=40) | {"mean_bound": bound}
+        write_run(tmp_path / f"run-{number}", config)
+    with pytest.raises(RecordError, match="mean_bound"):
+        figures.write_figure("curves", [tmp_path], tmp_path / "out")
+    assert figures.write_figure("curves", [tmp_path], tmp_path / "out", by=["mean_bound"])
+    with pytest.raises(ValueError, match="--by is for kl-change, curves"):
+        figures.write_figure("reacher", [tmp_path], tmp_path / "out", by=["mean_bound"])
+
+
 def test_unknown_figure_is_answered_with_those_there_are(tmp_path):
     with pytest.raises(ValueError, match="no figure 'x'; there are interpolation"):
         write_figure("x", [], tmp_path)

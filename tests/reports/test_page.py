@@ -142,6 +142,19 @@ def test_an_unfinished_single_run_gives_a_page(tmp_path):
     assert rows_of(tmp_path / "out" / "table1.csv")[0]["final"] == ""
 
 
+@pytest.mark.parametrize(
+    ("num_epochs", "total", "words"),
+    [(30, 60, "not finished"), (10, 10, "10 of the 20 epochs needed"), (22, 22, "22 of the 24 epochs needed")],
+)
+def test_an_empty_cell_says_why_and_what_there_is(tmp_path, num_epochs, total, words):
+    config = run_config("kl", "Hopper-v4", 0, num_epochs=total)
+    write_run(tmp_path / "run", config, done=num_epochs / total)
+    page = write_report([tmp_path / "run"], tmp_path / "out", figures=False).read_text()
+    assert words in page
+    if num_epochs < 20:
+        assert "last evaluations" in page
+
+
 def test_unlike_runs_are_refused_and_told_apart_on_request(tmp_path):
     for seed, weight in enumerate((1.0, 8.0)):
         config = run_config("kl", "Hopper-v4", seed, 30, regression_weight=weight)

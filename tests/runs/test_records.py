@@ -159,7 +159,7 @@ def test_records_reach_the_disk_before_their_checkpoint(tmp_path, monkeypatch):
     import os
 
     from trpl.runs import checkpoints
-    from trpl.runs.run import Trainer
+    from trpl.runs.trainer import Trainer
 
     order = []
     sync = os.fsync

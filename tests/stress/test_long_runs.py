@@ -23,7 +23,7 @@ def test_memory_and_records_over_200_updates(tmp_path, monkeypatch):
     from trpl.presets import preset
     from trpl.runs import records
     from trpl.runs.events import event_writer
-    from trpl.runs.run import Trainer
+    from trpl.runs.trainer import Trainer
 
     config = preset(
         "kl", "troubles:point-v0", total_steps=32 * 1000, rollout_size=32, minibatch_size=16, policy_epochs=1,

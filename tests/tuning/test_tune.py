@@ -151,6 +151,26 @@ def test_the_first_trial_is_the_papers_and_the_best_becomes_a_preset(tmp_path, f
     assert "mean return" in config.source
 
 
+def test_two_studies_cannot_meet_in_one_folder(tmp_path, fake):
+    import dataclasses
+
+    first = tuning_in(tmp_path, num_trials=1)
+    tune.open_study(first)
+    tune.open_study(first)
+    for other in (
+        dataclasses.replace(first, storage=f"sqlite:///{tmp_path}/other.db"),
+        dataclasses.replace(first, study=first.study_name.replace("-", "/", 1)),
+    ):
+        assert other.folder == first.folder
+        with pytest.raises(ConfigError, match=r"holds the trials of study .*: give another --out or --study"):
+            tune.open_study(other)
+
+
+def test_trials_need_evaluations(tmp_path):
+    with pytest.raises(ConfigError, match="trials are judged by evaluations"):
+        _ = tuning_in(tmp_path, num_trials=1, eval_every=0).base
+
+
 def test_a_study_goes_on_and_never_draws_the_same_again(tmp_path, fake):
     tune.work(tuning_in(tmp_path, num_trials=3))
     tune.work(tuning_in(tmp_path, num_trials=6))

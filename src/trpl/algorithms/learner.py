@@ -83,6 +83,7 @@ class Learner(Generic[C]):
             hidden_sizes=config.hidden_sizes,
             covariance=config.covariance,
             contextual=config.contextual,
+            initial_std=config.initial_std,
         )
         value = ValueNetwork(obs_size=obs_size, hidden_sizes=config.hidden_sizes_vf)
         return cls(config, policy, value, adam(config.gradient_clip), value_clip)

@@ -17,6 +17,7 @@ import numpy as np
 
 from trpl.errors import ExportError
 from trpl.policies import load_policy
+from trpl.policies.actions import take_action_map
 from trpl.policies.normaliser import clipped
 from trpl.policies.storage import newest_checkpoint, read_checkpoint
 from trpl.policies.weights import affine, hidden_names
@@ -75,10 +76,23 @@ class Source(NamedTuple):
 
 
 def export(run: Any, path: str | Path, *, format: str | None = None, vec_normalize: Any = None) -> Path:
-    """Write the policy of `run` to `path`; the format is that of the ending unless given ("onnx", "torch", "npz").
+    """Write a trained policy as one file, its observation normaliser and its actions' limits included.
 
-    `run` is a run folder, or a trained on-policy model of Stable-Baselines3, whose `VecNormalize` is given as
-    `vec_normalize`. The file is checked against the policy itself on 10,000 observations. "torch" writes a script too.
+    The file is checked against the policy itself on 10,000 observations.
+
+    Args:
+        run: A run folder, one of its checkpoints, RUN/best, or a trained on-policy model of Stable-Baselines3.
+        path: The file to write. "torch" writes a script beside it.
+        format: "onnx", "torch" or "npz"; by default what the file's ending says (.onnx, .pt, .npz).
+        vec_normalize: The `VecNormalize` of a model whose environment has another one, or none any more; False where
+            observations were not normalised.
+
+    Returns:
+        The file.
+
+    Raises:
+        ExportError: The policy cannot be written in this format, its normaliser cannot be known, or the file does not
+            act as the policy does.
     """
     path = Path(path)
     format = format or FORMATS.get(path.suffix)
@@ -112,18 +126,25 @@ def read(run: Any, *, vec_normalize: Any = None) -> Source:
         return Source(*from_model(run, vec_normalize))
     if vec_normalize is not None:
         raise ExportError("vec_normalize is for models of Stable-Baselines3; a run has a normaliser of its own")
-    return Source(from_run(run), load_policy(run))
+    checkpoint = newest_checkpoint(run)
+    return Source(from_checkpoint(checkpoint), load_policy(checkpoint))
 
 
-def from_run(run: str | Path) -> Deployable:
-    """The policy in the newest sound checkpoint of a run folder."""
-    arrays, meta = read_checkpoint(newest_checkpoint(run), part="policy")
+def from_checkpoint(folder: Path) -> Deployable:
+    """Read the policy in a checkpoint."""
+    arrays, meta = read_checkpoint(folder, part="policy")
+    actions = take_action_map(arrays)
+    if actions is not None:  # the last layer is linear: its weights can be those of the environment's actions
+        arrays["mean/weight"] = arrays["mean/weight"] * actions.gain
+        arrays["mean/bias"] = arrays["mean/bias"] * actions.gain + actions.offset
     names = [*((name, "tanh") for name in hidden_names(arrays)), ("mean", "identity")]
     return Deployable(
         tuple(Layer(*affine(arrays, name), activation) for name, activation in names),
         shift=arrays["observation/shift"],
         scale=arrays["observation/scale"],
         clip=meta["observation_clip"],
+        low=actions.low if actions else None,
+        high=actions.high if actions else None,
     )
 
 

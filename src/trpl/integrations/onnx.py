@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+
+from trpl.messages import needs
+
+with needs("onnx"):
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
 
 from trpl.errors import ExportError
 from trpl.integrations.export import Deployable
@@ -83,7 +87,8 @@ def write(policy: Deployable, path: str | Path) -> None:
 
 def session(path: str | Path) -> Any:
     """An onnxruntime session for one robot: one thread, in order, no waiting threads that spin."""
-    import onnxruntime
+    with needs("onnx"):
+        import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1

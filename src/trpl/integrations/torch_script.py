@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+
+from trpl.messages import needs
+
+with needs("torch"):
+    import torch
 
 from trpl.errors import ExportError
 from trpl.integrations.export import Deployable

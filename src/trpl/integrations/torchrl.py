@@ -10,15 +10,18 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModuleBase, dispatch
-from tensordict.utils import NestedKey
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torchrl.objectives.common import LossModule
-from torchrl.objectives.utils import ValueEstimators
-from torchrl.objectives.value import GAE
+from trpl.messages import needs
+
+with needs("torchrl"):
+    import torch
+    from tensordict import TensorDict, TensorDictBase
+    from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModuleBase, dispatch
+    from tensordict.utils import NestedKey
+    from torch import Tensor, nn
+    from torch.nn import functional as F
+    from torchrl.objectives.common import LossModule
+    from torchrl.objectives.utils import ValueEstimators
+    from torchrl.objectives.value import GAE
 
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, kl_parts
 from trpl.integrations.distributions import Split, split
@@ -74,12 +77,18 @@ class ProjectionModule(TensorDictModuleBase):
 class TRPLLoss(LossModule):
     """−E[ratio of the projected policy · A] + α · penalty, and the squared error of the value function.
 
-    `actor_network` is a `ProbabilisticActor` over an Independent Normal, a MultivariateNormal or one of
-    these squashed. The parameters of its distribution as of collection must be in the tensordict, where the
-    collector leaves them.
-    `shared_covariance` says that the scale is the same for all states: it is solved once, the penalty is on the mean
-    alone, and after the policy epochs it is to be set to that of `projected(tensordict)`. `entropy` and `min_entropy`,
-    None at first, are attributes to be set as a schedule wants.
+    `entropy` and `min_entropy`, None at first, are attributes to be set as a schedule wants.
+
+    Args:
+        actor_network: A `ProbabilisticActor` over an Independent Normal, a MultivariateNormal or one of these squashed.
+            The parameters of its distribution as of collection must be in the tensordict, where the collector leaves
+            them.
+        critic_network: The value function.
+        layer: A layer of `trpl.torch`.
+        regression_weight: α, weight of the penalty.
+        shared_covariance: Whether the scale is the same for all states: it is then solved once, the penalty is on the
+            mean alone, and after the policy epochs the scale is to be set to that of `projected(tensordict)`.
+        normalize_advantage: Whether to normalise advantages over the minibatch.
     """
 
     @dataclasses.dataclass
@@ -155,13 +164,13 @@ class TRPLLoss(LossModule):
         log_prob = predicted.rebuild(projected).log_prob(tensordict.get(keys.action))
         log_ratio = log_prob - tensordict.get(keys.sample_log_prob)
         advantage = tensordict.get(keys.advantage).squeeze(-1)
-        advantage = normalised(advantage) if self.normalize_advantage else advantage
+        advantage = normalised(advantage, unbiased=True) if self.normalize_advantage else advantage
         penalty = self.layer.penalty(predicted.gaussian, projected).mean()  # type: ignore[operator]
         kl = kl_parts(predicted.gaussian.detached(), old)
         return TensorDict(
             {
                 "loss_objective": surrogate(
-                    log_ratio, normalised(advantage) if self.normalize_advantage else advantage
+                    log_ratio, normalised(advantage, unbiased=True) if self.normalize_advantage else advantage
                 ),
                 "loss_penalty": self.regression_weight * penalty,
                 "loss_critic": self.loss_critic(tensordict),

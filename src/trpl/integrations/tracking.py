@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trpl.messages import needs
+
 Track = Callable[[int, Mapping[str, float | None]], None]
 
 
@@ -49,7 +51,8 @@ def run_id(folder: Path) -> str:
 
 @contextlib.contextmanager
 def _wandb(folder: Path, config: dict[str, Any]) -> Iterator[Callable[[int, dict[str, float]], None]]:
-    import wandb
+    with needs("wandb"):
+        import wandb
 
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "trpl"),
@@ -68,8 +71,9 @@ def _wandb(folder: Path, config: dict[str, Any]) -> Iterator[Callable[[int, dict
 
 @contextlib.contextmanager
 def _mlflow(folder: Path, config: dict[str, Any]) -> Iterator[Callable[[int, dict[str, float]], None]]:
-    import mlflow
-    from mlflow.entities import Metric
+    with needs("mlflow"):
+        import mlflow
+        from mlflow.entities import Metric
 
     client = mlflow.MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db"))
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "trpl")

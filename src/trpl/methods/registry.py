@@ -24,6 +24,7 @@ from trpl.errors import ConfigError
 from trpl.messages import nearest
 from trpl.methods.method import Method
 from trpl.settings import Config
+from trpl.settings.foreign import meant
 
 GROUP, VARIABLE = "trpl.methods", "TRPL_PLUGINS"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,49}")
@@ -107,7 +108,7 @@ def check_names(given: Iterable[str]) -> None:
     """Refuse settings that no method has, with the nearest right one."""
     for name in given:
         if name not in settings():
-            raise ConfigError(f"there is no setting {name!r}{nearest(name, settings())}")
+            raise ConfigError(f"there is no setting {name!r}{meant(name, settings())}")
 
 
 def configure(method: str, values: Mapping[str, Any]) -> Config:

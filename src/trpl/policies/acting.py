@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from trpl.policies import heads
+from trpl.policies.actions import ActionMap, take_action_map
 from trpl.policies.normaliser import standardise
 from trpl.policies.storage import newest_checkpoint, read_checkpoint
 from trpl.policies.weights import SPREADS, affine, covariance_of, hidden_names, is_contextual
@@ -93,11 +94,20 @@ class Policy:
     """A trained policy with its observation normaliser: `action = policy(observation)`.
 
     Noise-free as in evaluation; given a NumPy generator, `policy(observation, rng)` samples as in training.
-    Observations may have any leading axes. Actions are neither squashed nor clipped.
+    Observations may have any leading axes. Actions are the environment's: where the policy was trained in units of the
+    action box, or clipped to it, they are that here too.
     """
 
-    def __init__(self, actor: Actor, *, shift: np.ndarray, scale: np.ndarray, clip: float | None):
-        self.actor, self.shift, self.scale, self.clip = actor, shift, scale, clip
+    def __init__(
+        self,
+        actor: Actor,
+        *,
+        shift: np.ndarray,
+        scale: np.ndarray,
+        clip: float | None,
+        actions: ActionMap | None = None,
+    ):
+        self.actor, self.shift, self.scale, self.clip, self.actions = actor, shift, scale, clip, actions
 
     @property
     def obs_size(self) -> int:
@@ -115,13 +125,16 @@ class Policy:
             )
         normalised = standardise(observation, self.shift, self.scale, self.clip)
         if rng is None:
-            return self.actor.mean(normalised)
-        noise = rng.standard_normal((*observation.shape[:-1], self.action_size), dtype=np.float32)
-        return self.actor.sample(normalised, noise)
+            action = self.actor.mean(normalised)
+        else:
+            noise = rng.standard_normal((*observation.shape[:-1], self.action_size), dtype=np.float32)
+            action = self.actor.sample(normalised, noise)
+        return action if self.actions is None else self.actions(action)
 
 
 def load_policy(run: str | Path) -> Policy:
     """The policy in the newest sound checkpoint of a run folder, or in the checkpoint folder given."""
     arrays, meta = read_checkpoint(newest_checkpoint(run), part="policy")
     shift, scale = arrays.pop("observation/shift"), arrays.pop("observation/scale")
-    return Policy(Actor(arrays), shift=shift, scale=scale, clip=meta["observation_clip"])
+    actions = take_action_map(arrays)
+    return Policy(Actor(arrays), shift=shift, scale=scale, clip=meta["observation_clip"], actions=actions)

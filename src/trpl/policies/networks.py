@@ -33,6 +33,7 @@ class GaussianPolicy:
     hidden_sizes: tuple[int, ...] = (64, 64)
     covariance: str = "diagonal"  # or "full"
     contextual: bool = False  # a covariance per state
+    initial_std: float = 1.0
 
     @property
     def spread_size(self) -> int:
@@ -45,15 +46,19 @@ class GaussianPolicy:
         return SPREADS[self.covariance]
 
     def init(self, key: Array) -> Weights:
-        """Draw orthogonal weights (gain √2, mean head 0.01); biases are 0, standard deviations 1."""
+        """Draw orthogonal weights (gain √2, mean head 0.01); biases are 0, standard deviations `initial_std`."""
         hidden_key, mean_key, spread_key = jax.random.split(key, 3)
         weights = init_hidden(hidden_key, self.obs_size, self.hidden_sizes)
         features_size = ([self.obs_size, *self.hidden_sizes])[-1]
         weights |= init_layer(mean_key, "mean", (features_size, self.action_size), gain=MEAN_GAIN)
+        start = jnp.zeros(self.spread_size)
+        if self.initial_std != 1.0:
+            start = start.at[: self.action_size].set(heads.raw_from_positive(jnp.asarray(self.initial_std)))
         if self.contextual:
             weights |= init_layer(spread_key, self.spread_name, (features_size, self.spread_size), gain=SPREAD_GAIN)
+            weights[f"{self.spread_name}/bias"] = start
         else:
-            weights[f"{self.spread_name}/raw"] = jnp.zeros(self.spread_size)
+            weights[f"{self.spread_name}/raw"] = start
         return weights
 
     def __call__(self, weights: Weights, observations: Array) -> Gaussian:

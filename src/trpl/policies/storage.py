@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from trpl.errors import CheckpointError
+from trpl.policies.actions import map_problem
 from trpl.policies.heads import spread_size
 from trpl.policies.weights import SPREADS, covariance_of, hidden_names, is_contextual
 
-FOLDER = "checkpoints"
+FOLDER, BEST = "checkpoints", "best"
 MANIFEST = "manifest.json"
 FILE_NAME = re.compile(r"\w+\.safetensors")
 LARGEST = 1e15  # of an observation: (x − shift)/scale stays within float32
@@ -33,13 +34,23 @@ Arrays = dict[str, np.ndarray]
 
 
 def write_checkpoint(
-    run: Path, *, epoch: int, parts: Mapping[str, Mapping[str, np.ndarray]], meta: Mapping[str, Any], keep: int = 2
+    run: Path,
+    *,
+    epoch: int,
+    parts: Mapping[str, Mapping[str, np.ndarray]],
+    meta: Mapping[str, Any],
+    keep: int = 2,
+    name: str | None = None,
 ) -> Path:
-    """Write `parts` (file name → arrays by name) as the checkpoint of `epoch`; keep it and `keep - 1` before it."""
+    """Write `parts` (file name → arrays by name) as the checkpoint of `epoch`; keep it and `keep - 1` before it.
+
+    With a `name` it stands beside the numbered ones and is replaced by the next of that name.
+    """
     from safetensors.numpy import save
 
     folder = run / FOLDER
-    temporary = folder / f"tmp-{epoch:08d}"
+    name = name or f"{epoch:08d}"
+    temporary = folder / f"tmp-{name}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     files = {}
@@ -50,8 +61,8 @@ def write_checkpoint(
     content = {"epoch": epoch, "meta": meta, "files": files}
     manifest = {"content": content, "sha256": _digest_json(content)}
     _write_flushed(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
-    final = folder / f"{epoch:08d}"
-    shutil.rmtree(final, ignore_errors=True)  # only ever the leftover of a checkpoint that was not sound
+    final = folder / name
+    shutil.rmtree(final, ignore_errors=True)  # the leftover of one that was not sound, or the last of this name
     temporary.rename(final)
     _flush_folder(folder)
     for old in checkpoint_folders(run)[keep:]:
@@ -64,9 +75,18 @@ def checkpoint_folders(run: str | Path) -> list[Path]:
     return sorted((p for p in (Path(run) / FOLDER).glob("[0-9]" * 8) if p.is_dir()), reverse=True)
 
 
+def best_or_same(path: str | Path) -> Path:
+    """Let RUN/best stand for the best checkpoint of a run; any other path is left as it is."""
+    path = Path(path)
+    return path.parent / FOLDER / BEST if path.name == BEST and not path.exists() else path
+
+
 def newest_checkpoint(run: str | Path) -> Path:
-    """The newest sound checkpoint of a run folder; a broken one is named in a warning and passed over."""
-    run = Path(run)
+    """Find the newest sound checkpoint of a run; a broken one is named in a warning and passed over.
+
+    A checkpoint folder, or RUN/best, stands for itself.
+    """
+    run = best_or_same(run)
     if (run / MANIFEST).exists():
         check(run)
         return run
@@ -165,6 +185,9 @@ def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
         fits = fits and shapes[f"{spread}/raw"] == (numbers,)
     if not fits or 0 in (actions, shapes["observation/shift"][0]):
         return "its layers do not fit together"
+    problem = map_problem(arrays, actions)
+    if problem:
+        return problem
     shift, scale = np.abs(arrays["observation/shift"]), arrays["observation/scale"]
     if not ((shift < LARGEST) & (scale > 1 / LARGEST) & (scale < LARGEST)).all():
         return "its observation/shift and observation/scale are no statistics of observations"

@@ -8,6 +8,7 @@ from trpl.methods.registry import check_names, configure, find
 from trpl.presets.tables import TABLES, table_of
 from trpl.settings import Config
 
+BOXED = {"action_units": "box", "clip_actions": True}  # tasks other than the paper's, whose boxes may be of any size
 AS_RELEASED = "as_released"  # short for all switches of the authors' release, wherever a preset's settings are given
 
 
@@ -46,6 +47,7 @@ def preset(method: str, env_id: str, **overrides: Any) -> Config:
     source = column.pop("source", found.source) or "defaults of the method, which no table of the paper has"
     source = source.format(table=table.paper, budget=table.budget)
     if env_id not in table.tasks:
+        column |= BOXED
         source += f"; {env_id} is not one of its tasks, so these numbers were not tuned for it"
     values = {**column, **found.implied(name, overrides), "source": source, **overrides}
     return configure(method, {**values, "env_id": env_id})

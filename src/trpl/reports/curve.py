@@ -1,15 +1,26 @@
 """The learning curve of one run, as PNG."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 from trpl.runs import records
 from trpl.runs.folder import CURVE, EVALUATIONS, METRICS, read_config
 
 
 def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
-    """Return over environment steps: evaluations with their spread over episodes, training episodes; the KL below."""
+    """Write the learning curve of a run as PNG, into its folder by default; gives the file."""
+    path = Path(out) if out is not None else Path(run) / CURVE
+    curve_figure(run).savefig(path, dpi=150)
+    return path
+
+
+def curve_figure(run: str | Path) -> "Figure":
+    """Draw return over environment steps, evaluations with their spread and training episodes; the KL below."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -36,7 +47,4 @@ def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
     bottom.plot([line["steps"] for line in metrics], [line.get("kl") for line in metrics], color="tab:orange")
     bottom.set(ylabel="KL per epoch", xlabel="environment steps")
     bottom.set_ylim(bottom=0)
-
-    path = Path(out) if out is not None else run / CURVE
-    figure.savefig(path, dpi=150)
-    return path
+    return figure

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
-from trpl.errors import RecordError
+from trpl.errors import RecordError, UsageError
 from trpl.methods import methods
 from trpl.methods.registry import known
 from trpl.reports.groups import Group, group_runs, method_label
@@ -129,24 +129,24 @@ def _controlled(run: Run) -> bool:
     return found is not None and found.controls_entropy
 
 
-def curves(runs: Sequence[Run]) -> Figure:
+def curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
     """Learning curves without entropy control (paper, appendix, first figure of the additional results)."""
     chosen = _only("curves", runs, lambda run: not _controlled(run), "runs without entropy control")
-    return draw(task_panels(group_runs(chosen), RETURN))
+    return draw(task_panels(group_runs(chosen, by), RETURN))
 
 
-def entropy_curves(runs: Sequence[Run]) -> Figure:
+def entropy_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
     """Learning curves with entropy control beside PPO and PAPI (paper, appendix, second figure)."""
     name = "entropy-curves"
     having = " or ".join(method.name for method in methods() if method.controls_entropy)
     chosen = _only(name, runs, _controlled, f"runs of {having}")
     beside = [run for run in runs if (found := known(run.method)) and name in found.figures]
-    return draw(task_panels(group_runs([*chosen, *beside]), RETURN))
+    return draw(task_panels(group_runs([*chosen, *beside], by), RETURN))
 
 
-def kl_change(runs: Sequence[Run]) -> Figure:
+def kl_change(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
     """Mean KL between the policies before and after each epoch (paper, Figure 2, left)."""
-    return draw(task_panels(group_runs(runs), KL, log=True))
+    return draw(task_panels(group_runs(runs, by), KL, log=True))
 
 
 def penalty_ablation(runs: Sequence[Run]) -> Figure:
@@ -242,7 +242,7 @@ def _literal(legend: Legend) -> None:
         text.set_parse_math(False)
 
 
-FROM_RUNS: dict[str, Callable[[Sequence[Run]], Figure]] = {
+FROM_RUNS: dict[str, Callable[..., Figure]] = {
     "kl-change": kl_change,
     "penalty-ablation": penalty_ablation,
     "reacher": reacher,
@@ -252,15 +252,21 @@ FROM_RUNS: dict[str, Callable[[Sequence[Run]], Figure]] = {
 FIGURES = ("interpolation", *FROM_RUNS)
 
 
-def write_figure(name: str, runs: Iterable[str | Path], out: str | Path) -> list[Path]:
+VARIANTS = ("kl-change", "curves", "entropy-curves")  # figures whose methods can have variants
+
+
+def write_figure(name: str, runs: Iterable[str | Path], out: str | Path, *, by: Sequence[str] = ()) -> list[Path]:
     """Figure `name` of the paper into folder `out` as PNG and SVG, from the run folders in `runs`; returns the files.
 
     `interpolation` needs no runs.
     """
     if name not in FIGURES:
         raise ValueError(f"no figure {name!r}; there are {', '.join(FIGURES)}")
+    if by and name not in VARIANTS:
+        raise UsageError(f"figure {name!r} tells runs apart itself; --by is for {', '.join(VARIANTS)}")
+    options = {"by": by} if by else {}
     with mpl.rc_context(RC_PARAMS):
-        figure = interpolation() if name == "interpolation" else FROM_RUNS[name](read_runs(runs)[0])
+        figure = interpolation() if name == "interpolation" else FROM_RUNS[name](read_runs(runs)[0], **options)
         return save(figure, Path(out) / name)
 
 

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from trpl.methods.registry import known
 from trpl.reports.groups import Group, place
 from trpl.reports.markup import Content, Markup, cell, render, sort_header, table, tag, wide
@@ -23,6 +25,7 @@ from trpl.reports.series import PARTS, Curve
 from trpl.reports.series import audit as audit_of
 from trpl.reports.statistics import Estimate
 from trpl.reports.tables import Row
+from trpl.settings.config import WINDOW
 
 ROWS_PER_BLOCK = 3  # of the paper's Table 1
 
@@ -120,13 +123,32 @@ def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str]) -> 
     paper = comparable_result(entry.group.method, entry.group.env_id, entry.group.runs[0].total_steps)
     reported = tag("span", f"paper {paper[column][0]} ± {paper[column][1]}", class_="paper") if paper else None
     if score is None:
-        return tag("td", "–", reported, class_="number missing")
+        reason, last = missing_reason(entry.group, column), recent(entry.group) if column == "final" else None
+        so_far = None if last is None else tag("span", f"last evaluations {last:.0f}", class_="ends")
+        return tag("td", "–", tag("span", reason, class_="pooled"), so_far, reported, class_="number missing")
     value, low, high = (float(x) for x in score.estimate)
     number = tag("strong" if entry.group.name in best else "span", f"{value:.0f}", class_="value")
     ends = f"[{low:.0f}, {high:.0f}]" if low == low else "no interval"
     pooled = f"±{score.pooled:.0f} pooled, {_count(len(score.seeds), 'seed')}"
     lines = (number, tag("span", ends, class_="ends"), tag("span", pooled, class_="pooled"), reported)
     return tag("td", lines, class_="number", data_value=value)
+
+
+def missing_reason(group: Group, column: str) -> str:
+    """Say why a number of Table 1 is not there."""
+    epochs = max(len(run.metrics.epoch) for run in group.runs)
+    if not any(run.evaluations.epoch.size for run in group.runs):
+        return "not evaluated"
+    if column == "final" and not group.finished:
+        return "not finished"
+    needed = WINDOW if column == "final" else group.runs[0].num_epochs // 5 + WINDOW
+    return f"{epochs} of the {needed} epochs needed" if epochs < needed else "not evaluated there"
+
+
+def recent(group: Group) -> float | None:
+    """Average the last 20 evaluations that there are, over seeds."""
+    means = [run.evaluations.values["return"][-WINDOW:].mean() for run in group.runs if run.evaluations.epoch.size]
+    return float(np.mean(means)) if means else None
 
 
 def same_steps(scores: Sequence[GroupScores]) -> Markup | None:

@@ -8,6 +8,7 @@ from trpl.rollouts.collection import Actor, Collector, Rollout
 from trpl.rollouts.environments import Environment, make_environment
 from trpl.rollouts.evaluation import Evaluation, Evaluator
 from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
+from trpl.rollouts.task_spec import Task, register_local
 from trpl.rollouts.tasks import register_tasks
 
 __all__ = [
@@ -19,8 +20,10 @@ __all__ = [
     "ObservationNormaliser",
     "RewardNormaliser",
     "Rollout",
+    "Task",
     "generalised_advantages",
     "make_environment",
+    "register_local",
 ]
 
 register_tasks()

@@ -13,15 +13,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from trpl.errors import FaultyEnvironmentError
-from trpl.rollouts.environments import Environment, check_spaces
+from trpl.messages import needs
+from trpl.policies.actions import ActionMap
+from trpl.rollouts.environments import Environment, check_spaces, map_of
 from trpl.rollouts.processes import ProcessEnvironments
 from trpl.rollouts.seeds import ENVIRONMENT_STREAM, Ended, derived_seed
+from trpl.rollouts.task_spec import Task, as_task
 
 
 class Environments(Protocol):
     num_envs: int
     observation_size: int
     action_size: int
+    action_map: ActionMap | None
     single: Environment | None  # the only one, where it can be stepped by itself
 
     def begin(self) -> np.ndarray:
@@ -58,15 +62,16 @@ class Environments(Protocol):
 class SyncEnvironments:
     """Any Gymnasium environment, N times, one after the other in this process."""
 
-    def __init__(self, env_id: str, *, num_envs: int, seed: int):
+    def __init__(self, task: str | Task, *, num_envs: int, seed: int):
         self.num_envs = num_envs
         self.environments = [
-            Environment(env_id, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)
+            Environment(task, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)
         ]
         self._numbered = list(enumerate(self.environments))
         self.single = self.environments[0] if num_envs == 1 else None
         self.observation_size = self.environments[0].observation_size
         self.action_size = self.environments[0].action_size
+        self.action_map = self.environments[0].action_map
 
     def begin(self) -> np.ndarray:
         return np.stack([environment.begin() for environment in self.environments])
@@ -106,8 +111,8 @@ class ThreadedEnvironments(SyncEnvironments):
     MuJoCo does while it steps. Each environment is a world of its own, so the bits are those of `sync`.
     """
 
-    def __init__(self, env_id: str, *, num_envs: int, seed: int):
-        super().__init__(env_id, num_envs=num_envs, seed=seed)
+    def __init__(self, task: str | Task, *, num_envs: int, seed: int):
+        super().__init__(task, num_envs=num_envs, seed=seed)
         self._num_helpers = min(num_envs, num_cores()) - 1
         self._helpers = ThreadPoolExecutor(max(1, self._num_helpers), thread_name_prefix="trpl-environments")
 
@@ -146,20 +151,23 @@ class PooledEnvironments:
     starts new episodes and is not identical to one that was never stopped.
     """
 
-    def __init__(self, env_id: str, *, num_envs: int, seed: int):
-        try:
+    def __init__(self, task: str | Task, *, num_envs: int, seed: int):
+        task = as_task(task)
+        env_id = task.env_id
+        with needs("envpool"):
             import envpool
-        except ImportError as error:
-            raise ImportError("vectorisation by envpool needs the package: pip install envpool") from error
         if env_id not in envpool.list_all_envs():
             raise ValueError(f"envpool has no task {env_id!r}; vectorisation 'sync' takes any Gymnasium environment")
         self.env_id, self.num_envs = env_id, num_envs
         self.single: Environment | None = None
-        self._pool = envpool.make_gymnasium(env_id, num_envs=num_envs, seed=derived_seed(seed, ENVIRONMENT_STREAM) >> 1)
+        self._pool = envpool.make_gymnasium(
+            env_id, num_envs=num_envs, seed=derived_seed(seed, ENVIRONMENT_STREAM) >> 1, **task.kwargs
+        )
         check_spaces(self._pool.observation_space, self._pool.action_space, env_id=env_id)
         self.observation_size = int(self._pool.observation_space.shape[0])
         self.action_size = int(self._pool.action_space.shape[0])
         self._action_dtype = self._pool.action_space.dtype
+        self.action_map = map_of(self._pool.action_space, task)
         self._num_calls = 0
 
     def begin(self) -> np.ndarray:
@@ -168,6 +176,8 @@ class PooledEnvironments:
 
     def step(self, actions, *, observations, rewards, terminated, truncated) -> Ended:
         self._num_calls += 1
+        if self.action_map is not None:
+            actions = self.action_map(actions)
         reached, rewards[:], terminated[:], truncated[:], _ = self._pool.step(actions.astype(self._action_dtype))
         if not (np.isfinite(reached).all() and np.isfinite(rewards).all()):
             raise FaultyEnvironmentError(f"{self.env_id} (envpool): observation or reward is not finite")
@@ -204,12 +214,12 @@ VECTORISATIONS: dict[str, Callable[..., Environments]] = {
 }
 
 
-def make_environments(env_id: str, *, num_envs: int, seed: int, vectorisation: str = "sync") -> Environments:
+def make_environments(task: str | Task, *, num_envs: int, seed: int, vectorisation: str = "sync") -> Environments:
     if num_envs < 1:
         raise ValueError(f"num_envs must be at least 1, got {num_envs}")
     if vectorisation not in VECTORISATIONS:
         raise ValueError(f"vectorisation {vectorisation!r} is not one of {', '.join(VECTORISATIONS)}")
-    return VECTORISATIONS[vectorisation](env_id, num_envs=num_envs, seed=seed)
+    return VECTORISATIONS[vectorisation](task, num_envs=num_envs, seed=seed)
 
 
 def num_cores() -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from trpl.rollouts.batches import make_environments
 from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
+from trpl.rollouts.task_spec import Task, as_task
 
 NOISE_STREAM = 102  # third word of the seeds [seed, iteration, stream]
 
@@ -56,7 +57,7 @@ class Collector:
 
     def __init__(
         self,
-        env_id: str,
+        task: str | Task,
         *,
         num_envs: int = 1,
         vectorisation: str = "sync",
@@ -68,8 +69,8 @@ class Collector:
         reward_clip: float | None = None,
         released_variance: bool = False,
     ):
-        self.env_id, self.seed, self.num_envs = env_id, seed, num_envs
-        self.environments = make_environments(env_id, num_envs=num_envs, seed=seed, vectorisation=vectorisation)
+        self.env_id, self.seed, self.num_envs = as_task(task).env_id, seed, num_envs
+        self.environments = make_environments(task, num_envs=num_envs, seed=seed, vectorisation=vectorisation)
         self.observation_size = self.environments.observation_size
         self.action_size = self.environments.action_size
         self.normaliser = ObservationNormaliser(

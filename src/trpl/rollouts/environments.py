@@ -19,23 +19,23 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from trpl.errors import FaultyEnvironmentError, ReplayError, UnknownEnvironmentError, UnsupportedSpaceError
 from trpl.messages import closest
+from trpl.policies.actions import ActionMap, action_map
 from trpl.rollouts.lean import lean_step
+from trpl.rollouts.task_spec import LOCAL, Task, as_task
 
 SUPPORTED_SPACES = (
     "supported are observations and actions that are Box spaces with one axis (vectors of numbers, actions of floats)"
 )
 
 
-def make_environment(env_id: str, *, render_mode: str | None = None) -> gym.Env:
-    """The Gymnasium environment `env_id`, its spaces checked.
+def make_environment(env_id: str, *, render_mode: str | None = None, **kwargs: Any) -> gym.Env:
+    """Make the Gymnasium environment `env_id`, its spaces checked; `kwargs` are its own arguments.
 
     Gymnasium's passive checker stays off: `Environment` does the checks that matter at a tenth of the cost. Its notice
     that a v4 task has a successor is silenced, since v4 is what published results compare with, and so is MuJoCo's
     about the v4 models' XML, which it would also append to a log file in the working directory.
     """
-    options: dict[str, Any] = (
-        {} if render_mode is None else {"render_mode": render_mode}
-    )  # not every environment knows the word
+    options = kwargs if render_mode is None else kwargs | {"render_mode": render_mode}  # not all know the word
     with warnings.catch_warnings(), _quiet_mujoco():
         warnings.filterwarnings("ignore", message=".*is out of date.*")
         try:
@@ -63,6 +63,8 @@ def _unknown(env_id: str, error: Exception) -> str:
     prefix = f"{module}:" if module else ""
     hint = "" if nearest is None else f"; did you mean {prefix + words[nearest]!r}?"
     own = "your own is named with the module that registers it, module:Name-v0"
+    if env_id.startswith(f"{LOCAL}/"):
+        hint, own = "", "it was handed over as an object or a callable, which only that process knew"
     return f"there is no environment {env_id!r}{hint} ({own})"
 
 
@@ -110,6 +112,12 @@ def vector_size(space: gym.Space) -> int:
     return int(space.shape[0])
 
 
+def map_of(space: gym.Space, task: Task) -> ActionMap | None:
+    """Make what stands between a policy's actions and the task's."""
+    assert isinstance(space, gym.spaces.Box)
+    return action_map(space.low, space.high, units=task.units, clip=task.clip)
+
+
 def _direct_step(env: gym.Env) -> tuple[Callable[[np.ndarray], tuple], int | None]:
     """What steps the environment, and the time limit left for the caller to keep.
 
@@ -126,14 +134,16 @@ def _direct_step(env: gym.Env) -> tuple[Callable[[np.ndarray], tuple], int | Non
 class Environment:
     """One environment: `begin` starts an episode, `step` goes on, `state` and `restore` carry it over a restart."""
 
-    def __init__(self, env_id: str, *, seed: int, index: int = 0, render_mode: str | None = None):
-        self.env_id, self.index = env_id, index
-        self.gym_env = make_environment(env_id, render_mode=render_mode)
+    def __init__(self, task: str | Task, *, seed: int, index: int = 0, render_mode: str | None = None, **options: Any):
+        self.task, self.index = as_task(task), index
+        self.env_id = self.task.env_id
+        self.gym_env = make_environment(self.env_id, render_mode=render_mode, **{**self.task.kwargs, **options})
         self.observation_size = vector_size(self.gym_env.observation_space)
         self.action_size = vector_size(self.gym_env.action_space)
         self.episode = self.num_steps = 0
         self._shape, self._action_shape = (self.observation_size,), (self.action_size,)
         self._action_dtype = self.gym_env.action_space.dtype
+        self.action_map = map_of(self.gym_env.action_space, self.task)
         self._step, self.time_limit = _direct_step(self.gym_env)
         self._lean = None if self.time_limit is None else lean_step(self.gym_env.unwrapped)
         self._taken: list[np.ndarray] = []
@@ -149,13 +159,16 @@ class Environment:
         return self._guarded_reset(seed=seed)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        """One step: observation (float64), reward, terminated, truncated. `action` is kept: do not write to it."""
+        """Take a step: observation (float64), reward, terminated, truncated. `action` is kept: do not write to it."""
         self.num_steps += 1
+        taken = action
+        if self.action_map is not None:
+            action = self.action_map(action)
         try:
             if self._lean is not None and action.dtype == self._action_dtype and action.shape == self._action_shape:
                 observation, reward, terminated = self._lean(action)
                 if math.isfinite(observation.dot(observation) + reward):
-                    self._taken.append(action)
+                    self._taken.append(taken)
                     return observation, reward, terminated, self.num_steps == self.time_limit
                 truncated = False
             else:
@@ -164,7 +177,7 @@ class Environment:
             raise self._explained("step", error, wanted="observation, reward, terminated, truncated, info") from error
         if self.num_steps == self.time_limit:
             truncated = True
-        self._taken.append(action)
+        self._taken.append(taken)
         try:
             if math.isfinite(reward):
                 return self._checked(observation), reward, terminated, truncated

@@ -10,6 +10,7 @@ from trpl.policies.normaliser import standardise
 from trpl.rollouts.collection import Actor
 from trpl.rollouts.environments import Environment
 from trpl.rollouts.seeds import derived_seed
+from trpl.rollouts.task_spec import Task
 
 EVALUATION_STREAM = 103
 STEP_LIMIT = 100_000  # an episode longer than this has no end
@@ -50,8 +51,8 @@ class Evaluator:
     episodes last as long as the time limit allows, nothing is cut.)
     """
 
-    def __init__(self, env_id: str, *, seed: int, released: bool = False):
-        self.environment = Environment(env_id, seed=derived_seed(seed, 0, EVALUATION_STREAM))
+    def __init__(self, task: str | Task, *, seed: int, released: bool = False):
+        self.environment = Environment(task, seed=derived_seed(seed, 0, EVALUATION_STREAM))
         self.seed, self.released = seed, released
         self._left_over: list[int] = []  # steps that count towards the time limit of each test environment
 

@@ -96,6 +96,13 @@ class ObservationNormaliser:
         self.mean = np.array(arrays["mean"], dtype=np.float64)
         self._sum_squares = np.array(arrays["sum_squares"], dtype=np.float64)
 
+    def start_from(self, mean: np.ndarray, scale: np.ndarray, *, count: int = 2048) -> None:
+        """Begin with the statistics of another run, as if of `count` observations."""
+        if self.enabled:
+            self.count = count
+            self.mean = np.array(mean, dtype=np.float64)
+            self._sum_squares = count * np.maximum(np.square(scale) - VARIANCE_FLOOR, 0.0)
+
 
 class RewardNormaliser:
     """Rewards divided by the running standard deviation of the discounted return, clipped to ±clip.

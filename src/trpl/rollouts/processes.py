@@ -13,21 +13,26 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from trpl.errors import ReplayError
+from trpl.policies.actions import ActionMap
 from trpl.rollouts.environments import Environment
 from trpl.rollouts.seeds import ENVIRONMENT_STREAM, Ended, derived_seed
+from trpl.rollouts.task_spec import Task, as_task
 
 
 class ProcessEnvironments:
     """Any Gymnasium environment, N times, each stepped by a process of its own."""
 
-    def __init__(self, env_id: str, *, num_envs: int, seed: int):
+    def __init__(self, task: str | Task, *, num_envs: int, seed: int):
         self.num_envs = num_envs
         self.single: Environment | None = None
-        makers = [_maker(env_id, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)]
+        makers = [
+            _maker(as_task(task), seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)
+        ]
         # spawned, not forked: a process with JAX in it has threads, which a fork would leave without their owners
         self._vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
         self.observation_size = int(self._vector.single_observation_space.shape[0])  # type: ignore[index]
         self.action_size = int(self._vector.single_action_space.shape[0])  # type: ignore[index]
+        self.action_map: ActionMap | None = self._vector.get_attr("action_map")[0]
         self._num_calls = 0
 
     def begin(self) -> np.ndarray:
@@ -79,7 +84,7 @@ class _Served(gym.Env):
     """An `Environment` as Gymnasium's worker process wants it."""
 
     def __init__(self, environment: Environment):
-        self.environment = environment
+        self.environment, self.action_map = environment, environment.action_map
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (environment.observation_size,), np.float64)
         self.action_space = gym.spaces.Box(-np.inf, np.inf, (environment.action_size,), np.float32)
         self.saved: tuple[np.ndarray, Mapping[str, Any], np.ndarray] | None = None
@@ -111,10 +116,10 @@ class _Served(gym.Env):
         self.environment.close()
 
 
-def _maker(env_id: str, *, seed: int, index: int) -> Callable[[], gym.Env]:
+def _maker(task: Task, *, seed: int, index: int) -> Callable[[], gym.Env]:
     def make() -> gym.Env:
         if multiprocessing.parent_process() is not None:  # Ctrl-C is for the run, which ends its epoch and saves
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return _Served(Environment(env_id, seed=seed, index=index))
+        return _Served(Environment(task, seed=seed, index=index))
 
     return make

@@ -9,22 +9,26 @@ taken.
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from ctypes.util import find_library
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from trpl.errors import RenderingError
+from trpl.errors import FaultyEnvironmentError, RenderingError, UsageError
 from trpl.rollouts.environments import Environment
 from trpl.rollouts.seeds import derived_seed
+from trpl.rollouts.task_spec import Task, as_task
 
 VIDEO_STREAM = 104
 DEFAULT_FPS = 30
 GIF_FPS = 50  # most viewers slow down anything faster
 FORMATS = (".mp4", ".gif")
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
+FREE_JOINT = 0  # mujoco.mjtJoint.mjJNT_FREE
 HEADLESS_LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
 NO_OPENGL = (
     "no OpenGL to draw with: there is no screen and neither EGL nor OSMesa. On Debian or Ubuntu install one of them"
@@ -34,6 +38,8 @@ NO_OPENGL = (
 
 
 class Recording(NamedTuple):
+    """A video that was written."""
+
     path: Path
     num_frames: int
     returns: list[float]  # one per episode, raw rewards
@@ -41,69 +47,130 @@ class Recording(NamedTuple):
 
 def record(
     policy: Callable[[np.ndarray], np.ndarray],
-    env_id: str,
+    task: str | Task,
     path: str | Path,
     *,
     episodes: int = 1,
     seed: int = 0,
     max_steps: int = 1000,
+    camera: str | None = None,
+    size: tuple[int, int] | None = None,
 ) -> Recording:
-    """Write a video (.mp4 or .gif) of `policy`, a function from raw observation to action.
+    """Write a video of a policy; frames go to the file as they are drawn.
 
-    Episodes are cut at `max_steps`. Frames go to the file as they are drawn.
+    Args:
+        policy: A function from raw observation to the environment's action.
+        task: The environment's name, or the task with its arguments.
+        path: The file, .mp4 or .gif.
+        episodes: How many to show.
+        seed: Decides the starting states.
+        max_steps: Where episodes are cut.
+        camera: The name of a camera of the simulator's model; by default its camera "track" or, where there is none,
+            one that follows the robot.
+        size: Width and height of the picture.
+
+    Returns:
+        The file, the number of frames, and each episode's return.
+
+    Raises:
+        UsageError: The file's ending is not one of a video.
+        RenderingError: The environment cannot be drawn here, or not like this.
     """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"a video is written as {' or '.join(FORMATS)}, not as {path.suffix or path.name!r}")
+        raise UsageError(f"a video is written as {' or '.join(FORMATS)}, not as {path.suffix or path.name!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with _headless_backend():
-        environment = Environment(env_id, seed=derived_seed(seed, VIDEO_STREAM), render_mode="rgb_array")
-        try:
+        options = {**({"camera_name": camera} if camera else {}), **_size(size)}
+        with closing(_made(task, seed, "rgb_array", options)) as environment:
             fps = environment.gym_env.metadata.get("render_fps", DEFAULT_FPS)
-            _draw(environment)  # fails before there is a file
+            draw = partial(_draw, environment, follow=camera is None)
+            draw()  # fails before there is a file
             with _writer(path, fps) as append:
-                returns, num_frames = [], 0
-                for episode in range(episodes):
-                    total, frames = _play(
-                        environment,
-                        policy,
-                        append,
-                        seed=derived_seed(seed, episode, VIDEO_STREAM),
-                        max_steps=max_steps,
-                    )
-                    returns.append(total)
-                    num_frames += frames
-        finally:
-            environment.close()
-    return Recording(path, num_frames, returns)
+                played = _episodes(environment, policy, lambda: append(draw()), episodes, seed, max_steps)
+    return Recording(path, sum(frames for _, frames in played), [total for total, _ in played])
+
+
+def show(
+    policy: Callable[[np.ndarray], np.ndarray],
+    task: str | Task,
+    *,
+    episodes: int = 1,
+    seed: int = 0,
+    max_steps: int = 1000,
+) -> list[float]:
+    """Play episodes in a window; gives their returns."""
+    if sys.platform.startswith("linux") and not any(os.environ.get(v) for v in SCREENS):
+        raise RenderingError("there is no screen to show it on: write a video instead, --video FILE.mp4")
+    with closing(_made(task, seed, "human", {})) as environment:
+        return [total for total, _ in _episodes(environment, policy, lambda: None, episodes, seed, max_steps)]
+
+
+def _size(size: tuple[int, int] | None) -> dict[str, int]:
+    return {} if size is None else {"width": size[0], "height": size[1]}
+
+
+def _made(task: str | Task, seed: int, render_mode: str, options: Mapping[str, Any]) -> Environment:
+    try:
+        return Environment(as_task(task), seed=derived_seed(seed, VIDEO_STREAM), render_mode=render_mode, **options)
+    except FaultyEnvironmentError as error:
+        if not options:
+            raise
+        raise RenderingError(f"{error} (asked for {', '.join(options)}, which not every environment knows)") from error
+
+
+def _episodes(
+    environment: Environment,
+    policy: Callable[[np.ndarray], np.ndarray],
+    shown: Callable[[], None],
+    episodes: int,
+    seed: int,
+    max_steps: int,
+) -> list[tuple[float, int]]:
+    """Play episodes; gives return and number of frames of each."""
+    seeds = [derived_seed(seed, episode, VIDEO_STREAM) for episode in range(episodes)]
+    return [_play(environment, policy, shown, seed=number, max_steps=max_steps) for number in seeds]
 
 
 def _play(
     environment: Environment,
     policy: Callable[[np.ndarray], np.ndarray],
-    append: Callable[[np.ndarray], None],
+    shown: Callable[[], None],
     *,
     seed: int,
     max_steps: int,
 ) -> tuple[float, int]:
-    """Return of one episode and the number of frames appended."""
+    """Play one episode; gives its return and the number of frames shown."""
     observation, total, ended = environment.begin(seed=seed), 0.0, False
-    append(_draw(environment))
+    shown()
     while not ended and environment.num_steps < max_steps:
         observation, reward, terminated, truncated = environment.step(np.asarray(policy(observation)))
-        append(_draw(environment))
+        shown()
         total, ended = total + reward, terminated or truncated
     return total, environment.num_steps + 1
 
 
-def _draw(environment: Environment) -> np.ndarray:
+def _draw(environment: Environment, *, follow: bool) -> np.ndarray:
     try:
+        if follow:
+            _follow(environment.gym_env.unwrapped)
         frame = environment.gym_env.render()
     except Exception as error:
         raise RenderingError(f"{environment.env_id} cannot be drawn: {type(error).__name__}: {error}") from error
     if not isinstance(frame, np.ndarray):
         raise RenderingError(f"{environment.env_id} draws no frames (render returned {type(frame).__name__})")
     return frame
+
+
+def _follow(env: Any) -> None:
+    """Point the free camera at a MuJoCo robot that moves about; a model with a camera "track" does that by itself."""
+    renderer, model = getattr(env, "mujoco_renderer", None), getattr(env, "model", None)
+    if renderer is None or model is None or renderer.camera_id != -1:
+        return
+    moving = [joint for joint in range(model.njnt) if model.jnt_type[joint] == FREE_JOINT]
+    if moving:
+        viewer = renderer._get_viewer(render_mode="rgb_array")
+        viewer.cam.lookat[:] = env.data.xpos[model.jnt_bodyid[moving[0]]]
 
 
 @contextmanager
@@ -123,7 +190,7 @@ def _writer(path: Path, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
 @contextmanager
 def _headless_backend() -> Iterator[None]:
     """MUJOCO_GL set to what is installed, while this lasts, where there is no screen and no choice was made."""
-    has_screen = not sys.platform.startswith("linux") or any(os.environ.get(v) for v in ("DISPLAY", "WAYLAND_DISPLAY"))
+    has_screen = not sys.platform.startswith("linux") or any(os.environ.get(v) for v in SCREENS)
     if has_screen or os.environ.get("MUJOCO_GL"):
         yield
         return

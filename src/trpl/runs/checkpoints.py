@@ -1,5 +1,7 @@
 """A run's state to and from checkpoint files: the learner's pytree, the collector's arrays, the policy for acting."""
 
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,36 +9,95 @@ import jax
 import numpy as np
 
 from trpl.errors import CheckpointError
-from trpl.policies.storage import newest_checkpoint, read_checkpoint, write_checkpoint
+from trpl.policies.storage import BEST, FOLDER, check, newest_checkpoint, read_checkpoint, write_checkpoint
 from trpl.rollouts import Collector, Evaluator
 
 LEARNER, COLLECTOR = "learner/", "collector/"
 
 
 def save(run: Path, *, epoch: int, state: Any, collector: Collector, evaluator: Evaluator, seconds: float) -> Path:
-    """The checkpoint after `epoch`."""
+    """Write the checkpoint after `epoch`."""
     arrays, meta = collector.state()
-    normaliser = collector.normaliser
-    enabled = normaliser.enabled
-    policy = {
-        **{name: np.asarray(weight) for name, weight in state.policy.items()},
-        "observation/shift": normaliser.mean if enabled else np.zeros(collector.observation_size),
-        "observation/scale": normaliser.scale if enabled else np.ones(collector.observation_size),
-    }
+    carried = {COLLECTOR + name: array for name, array in arrays.items()}
     return write_checkpoint(
         run,
         epoch=epoch,
-        parts={
-            "policy": policy,
-            "state": learner_arrays(state) | {COLLECTOR + name: array for name, array in arrays.items()},
-        },
+        parts={"policy": policy_arrays(state, collector), "state": learner_arrays(state) | carried},
         meta={
             "collector": meta,
             "evaluator": evaluator.state(),
-            "observation_clip": normaliser.clip if enabled else None,
+            "observation_clip": observation_clip(collector),
             "seconds": seconds,
         },
     )
+
+
+def save_best(run: Path, *, epoch: int, state: Any, collector: Collector, evaluation: float) -> Path:
+    """Keep the policy with the best evaluation so far beside the numbered checkpoints; it acts, but cannot go on."""
+    meta = {"observation_clip": observation_clip(collector), "evaluation": evaluation}
+    parts = {"policy": policy_arrays(state, collector), "value": value_arrays(state)}
+    return write_checkpoint(run, epoch=epoch, parts=parts, meta=meta, name=BEST)
+
+
+def best_evaluation(run: Path) -> float:
+    """Read the evaluation of the best checkpoint; −∞ without one."""
+    try:
+        return float(check(run / FOLDER / BEST)["meta"]["evaluation"])
+    except (CheckpointError, LookupError, TypeError, ValueError):
+        return -math.inf
+
+
+def policy_arrays(state: Any, collector: Collector) -> dict[str, np.ndarray]:
+    """List what acts: weights, observation normaliser, and what is done to actions."""
+    normaliser, size = collector.normaliser, collector.observation_size
+    actions = collector.environments.action_map
+    return {
+        **{name: np.asarray(weight) for name, weight in state.policy.items()},
+        "observation/shift": normaliser.mean if normaliser.enabled else np.zeros(size),
+        "observation/scale": normaliser.scale if normaliser.enabled else np.ones(size),
+        **({} if actions is None else actions.arrays()),
+    }
+
+
+def value_arrays(state: Any) -> dict[str, np.ndarray]:
+    """List the value function's weights; a state may hold them at any depth."""
+    learner = getattr(state, "learner", state)
+    return {name: np.asarray(weight) for name, weight in getattr(learner, "value", {}).items()}
+
+
+def observation_clip(collector: Collector) -> float | None:
+    """Give the limit of normalised observations."""
+    return collector.normaliser.clip if collector.normaliser.enabled else None
+
+
+def warm_start(state: Any, collector: Collector, *, source: Path) -> Any:
+    """Give a new learner the policy, the value function and the observation normaliser of a checkpoint.
+
+    Optimisers start afresh. The normaliser counts as many observations as one rollout, so that it adapts.
+    """
+    arrays, _ = read_checkpoint(source, part="policy")
+    for name, weight in state.policy.items():
+        found = arrays.get(name)
+        if found is None or found.shape != weight.shape:
+            raise CheckpointError(f"{source} does not fit this run's policy: {name} is missing or of another shape")
+    collector.normaliser.start_from(arrays["observation/shift"], arrays["observation/scale"])
+    policy = {name: jax.numpy.asarray(arrays[name]) for name in state.policy}
+    value = _value_of(source)
+    learner = getattr(state, "learner", state)
+    fits = value.keys() == learner.value.keys() and all(value[n].shape == w.shape for n, w in learner.value.items())
+    new = learner._replace(policy=policy, **({"value": value} if fits else {}))
+    return state._replace(learner=new) if hasattr(state, "learner") else new
+
+
+def _value_of(source: Path) -> dict[str, Any]:
+    """Find the value function in a checkpoint: a part of its own, or among the learner's leaves."""
+    if "value.safetensors" in check(source)["files"]:
+        arrays, _ = read_checkpoint(source, part="value")
+        return {name: jax.numpy.asarray(array) for name, array in arrays.items()}
+    arrays, _ = read_checkpoint(source, part="state")
+    leaf = re.compile(re.escape(LEARNER) + r"(?:\.learner)?\.value\['(.+)'\]")
+    found = ((leaf.fullmatch(name), array) for name, array in arrays.items())
+    return {match[1]: jax.numpy.asarray(array) for match, array in found if match}
 
 
 def restore(run: Path, *, like: Any, collector: Collector, evaluator: Evaluator) -> tuple[Any, int, float]:

@@ -1,4 +1,4 @@
-"""Evaluation of a finished or running run from its newest checkpoint."""
+"""Evaluation of a run's policy."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,9 +7,10 @@ import numpy as np
 
 from trpl.errors import CheckpointError
 from trpl.policies.acting import load_policy
-from trpl.policies.storage import check, newest_checkpoint
+from trpl.policies.storage import check
 from trpl.rollouts.evaluation import Evaluation, Evaluator
-from trpl.runs.folder import read_config
+from trpl.runs.folder import locate, read_config
+from trpl.runs.trainer import task_of
 
 
 class FrozenNormaliser(NamedTuple):
@@ -21,23 +22,31 @@ class FrozenNormaliser(NamedTuple):
     enabled: bool = True
 
 
-def evaluate_run(run: str | Path, *, num_episodes: int | None = None, seed: int | None = None) -> Evaluation:
-    """Noise-free episodes of the run's policy; by default those of training after the checkpoint's epoch."""
-    config = read_config(run)
-    folder = newest_checkpoint(run)
-    policy = load_policy(folder)
-    evaluator = Evaluator(config.env_id, seed=config.seed if seed is None else seed)
+def evaluate_run(path: str | Path, *, num_episodes: int | None = None, seed: int | None = None) -> Evaluation:
+    """Run noise-free episodes of a trained policy.
+
+    Args:
+        path: A run folder (its newest checkpoint is taken), a checkpoint folder, or RUN/best.
+        num_episodes: How many; as many as in training by default.
+        seed: Other starting states than those of training after the checkpoint's epoch.
+
+    Returns:
+        Return and length of each episode.
+    """
+    run, checkpoint = locate(path)
+    config, policy = read_config(run), load_policy(checkpoint)
+    evaluator = Evaluator(task_of(config), seed=config.seed if seed is None else seed)
     try:
         sizes = evaluator.environment.observation_size, evaluator.environment.action_size
         if sizes != (policy.obs_size, policy.action_size):
             raise CheckpointError(
-                f"{folder} was trained on {policy.obs_size} observations and {policy.action_size} actions;"
+                f"{checkpoint} was trained on {policy.obs_size} observations and {policy.action_size} actions;"
                 f" {config.env_id} has {sizes[0]} and {sizes[1]}"
             )
         return evaluator.evaluate(
             policy.actor,
             FrozenNormaliser(policy.shift, policy.scale, policy.clip),
-            epoch=check(folder)["epoch"],
+            epoch=check(checkpoint)["epoch"],
             num_episodes=num_episodes or config.eval_episodes,
         )
     finally:

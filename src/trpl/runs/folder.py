@@ -13,9 +13,10 @@ import importlib.metadata
 import json
 import os
 import platform
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import NoneType
@@ -23,6 +24,7 @@ from typing import Any
 
 from trpl.errors import ConfigError, RecordError, RunError
 from trpl.methods.registry import config_from_json, plugins
+from trpl.policies import storage
 from trpl.settings import Config
 
 CONFIG, METRICS, EVALUATIONS, TIMINGS = "config.json", "metrics.jsonl", "evaluations.jsonl", "timings.jsonl"
@@ -92,10 +94,65 @@ def write_config(folder: Path, config: Config) -> None:
         "versions": versions(),
         "commit": commit(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": _now(),
+        "stretches": [stretch(config, epoch=0)],
         **({"plugins": plugins()} if plugins() else {}),
     }
+    _write_about(folder, about)
+
+
+def stretch(config: Config, *, epoch: int) -> dict[str, Any]:
+    """Describe a stretch of a run that begins after `epoch`: with what, where and when it is computed."""
+    return {
+        "after_epoch": epoch,
+        "total_steps": config.total_steps,
+        "versions": versions(),
+        "commit": commit(),
+        "host": socket.gethostname(),
+        "started": _now(),
+    }
+
+
+def add_stretch(folder: Path, config: Config, *, epoch: int) -> None:
+    """Note in the record that the run goes on after `epoch`, perhaps with other versions or for longer."""
+    about = read_about(folder)
+    about["config"]["total_steps"] = config.total_steps
+    about["stretches"] = [*stretches(about), stretch(config, epoch=epoch)]
+    _write_about(folder, about)
+
+
+def stretches(about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the stretches of a run; one of 0.1.0 has a single one."""
+    first = {"after_epoch": 0, "total_steps": about["config"]["total_steps"], "versions": about.get("versions") or {}}
+    return about.get("stretches") or [first]
+
+
+def changed_versions(about: Mapping[str, Any]) -> list[str]:
+    """List in words what is installed in another version than the run was last computed with."""
+    before, now = stretches(about)[-1].get("versions") or {}, versions()
+    return [f"{name} {before[name]} is now {now.get(name, 'gone')}" for name in before if before[name] != now.get(name)]
+
+
+def _write_about(folder: Path, about: Mapping[str, Any]) -> None:
     replace_file(folder / CONFIG, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def locate(path: str | Path) -> tuple[Path, Path]:
+    """Find run folder and checkpoint by a path to either: a run, one of its checkpoints, or RUN/best.
+
+    Raises:
+        RunError: It is none of these.
+        CheckpointError: The run has no sound checkpoint, or this is not one.
+    """
+    path = storage.best_or_same(path)
+    run = path if is_run(path) else next((parent for parent in path.absolute().parents if is_run(parent)), None)
+    if run is None or not path.exists():
+        raise RunError(f"{path} is not a run folder (it has no {CONFIG}), nor a checkpoint of one")
+    return run, storage.newest_checkpoint(path)
 
 
 def read_config(folder: str | Path) -> Config:
@@ -134,9 +191,18 @@ def read_about(folder: Path) -> dict[str, Any]:
             raise RecordError(f"{file}: {key} should be of type {kind.__name__}, found {str(config.get(key))[:60]!r}")
     if not (0 <= config["seed"] <= LARGEST_COUNT and 0 < config["total_steps"] <= LARGEST_COUNT):
         raise RecordError(f"{file}: seed or total_steps out of range")
-    for key, kind in {"versions": dict, "commit": str, "command": str, "created": str, "plugins": list}.items():
+    for key, kind in {
+        "versions": dict,
+        "commit": str,
+        "command": str,
+        "created": str,
+        "plugins": list,
+        "stretches": list,
+    }.items():
         if not isinstance(about.get(key, None), kind | NoneType):
             raise RecordError(f"{file}: {key} should be of type {kind.__name__}, found {str(about[key])[:60]!r}")
+    if not all(isinstance(part, dict) for part in about.get("stretches") or ()):
+        raise RecordError(f"{file}: stretches should be a list of records")
     return _printable(about)
 
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from trpl.presets.tables import TABLES
 from trpl.runs.screen import Screen
 from trpl.settings import Config
 
@@ -40,6 +41,9 @@ class Progress(Screen):
         """Say where the run starts from."""
         self._first_epoch, self._started = epoch, time.monotonic()
         title = f"{self.config.method} {self.config.env_id} seed {self.config.seed}"
+        if not epoch:
+            for line in remarks(self.config):
+                self.say(line)
         if isinstance(self.live, RichProgress):
             self._task = self.live.add_task(
                 title, total=self.config.last_epoch, completed=epoch, status="compiling ..."
@@ -68,6 +72,19 @@ class Progress(Screen):
         returned = self._evaluation if self._evaluation is not None else metrics["train_return"]
         shown = "-" if returned is None else f"{returned:.0f}"
         return f"return {shown}  kl {metrics['kl']:.4f}  entropy {metrics['entropy']:.2f}  {rate:.0f} steps/s"
+
+
+def remarks(config: Config) -> list[str]:
+    """Say before a run starts what a user may not expect of it."""
+    units = {"raw": "as the policy gives them", "box": "in units of the action box"}[config.action_units]
+    clipped = ", clipped to the box" if config.clip_actions else ""
+    found = [f"actions {units}{clipped}; initial deviation {config.initial_std:g}"]
+    if all(config.env_id not in table.tasks for table in TABLES.values()):
+        found.append(
+            f"no preset was tuned for {config.env_id}: these are the numbers of another table, with a budget of"
+            f" {config.total_steps:,} steps (--steps N changes it)"
+        )
+    return found
 
 
 def _duration(seconds: float) -> str:

@@ -14,6 +14,7 @@ class StopRequest(threading.Event):
         super().__init__()
         self.fault: Exception | None = None
         self.handled = False  # whether signals reach this request
+        self.signal: int | None = None  # the one that asked
 
     def fail(self, fault: Exception) -> None:
         """Raise `fault` in the main thread, in the middle of what it does; called from another thread."""
@@ -34,6 +35,7 @@ def stop_requests() -> Iterator[StopRequest]:
     def request(number: int, _: FrameType | None) -> None:
         if stop.fault is not None:
             raise stop.fault
+        stop.signal = stop.signal or number
         stop.set()
         stop.handled = stop.handled and number != signal.SIGTERM  # a second one is no longer ours
         signal.signal(number, before[signal.Signals(number)])

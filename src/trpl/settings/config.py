@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from trpl.errors import ConfigError
+from trpl.policies.actions import UNITS
 from trpl.settings.fields import checked, setting
 from trpl.settings.search import Choice, Real, Whole
 
@@ -44,6 +45,14 @@ class Config:
         None, "environment steps after which the run ends, its schedules those of total_steps", least=1, optional=True
     )
     source: str = setting("", "where the numbers come from")
+    env_kwargs: dict[str, Any] = setting({}, "arguments of the environment", hash=False)  # noqa: RUF009
+    warm_start: str = setting("", "a run, or a checkpoint of one, whose weights and normaliser to start from")
+
+    action_units: str = setting(
+        "raw", "what an action of 1 means: 1, or half the action box from its middle", choices=UNITS
+    )
+    clip_actions: bool = setting(False, "hold actions within the action box")
+    initial_std: float = setting(1.0, "of the first policy, in the units of actions", above=1e-4, most=1e4)
 
     rollout_size: int = setting(2048, "environment steps per epoch, over all environments", least=2)
     num_envs: int = setting(1, "environments stepped side by side; divides rollout_size", least=1)
@@ -88,7 +97,7 @@ class Config:
     )
 
     eval_every: int = setting(
-        1, "evaluate every so many epochs, and each epoch of the two windows the paper's table averages", least=1
+        1, "evaluate every so many epochs, and each epoch of the table's two windows; 0: never", least=0
     )
     eval_episodes: int = setting(5, "noise-free episodes per evaluation", least=1)
     checkpoint_every: int = setting(20, "epochs between checkpoints", least=1)
@@ -160,6 +169,8 @@ class Config:
 
     def evaluates(self, epoch: int) -> bool:
         """Tell whether epoch 1, 2, ... ends with an evaluation."""
+        if not self.eval_every:
+            return False
         fifth = self.num_epochs // 5
         in_window = fifth < epoch <= fifth + WINDOW or epoch > self.num_epochs - WINDOW
         return in_window or epoch % self.eval_every == 0

@@ -69,7 +69,7 @@ def checked(field: dataclasses.Field, owner: type, value: Any, *, method: str) -
     if rules["choices"] and value not in rules["choices"]:
         known = rules["choices"]
         raise ConfigError(f"{name} {value!r} is not one of {', '.join(known)}{nearest(value, known)}")
-    for number in value if isinstance(value, tuple) else (value,):
+    for number in value if isinstance(value, tuple) else () if isinstance(value, dict | str | bool) else (value,):
         _check_range(name, number, rules["limits"])
     return value
 
@@ -84,6 +84,8 @@ def _typed(name: str, value: Any, wanted: type) -> Any:
         if isinstance(value, tuple | list) and value and all(type(v) is int for v in value):
             return tuple(value)
         raise ConfigError(f"{name} wants one or more whole numbers, not {value!r}")
+    if wanted is dict and isinstance(value, Mapping):
+        return dict(value)
     if type(value) is not wanted:
         raise ConfigError(f"{name} wants {WORDS[wanted]}, not {value!r}")
     return value

@@ -5,6 +5,7 @@ stops, saving, when its standard input is closed, so it never outlives whoever s
 read from its folder and nowhere else: that is why a sweep can be killed and started again.
 """
 
+import json
 import os
 import shlex
 import subprocess
@@ -93,6 +94,8 @@ def options(settings: Mapping[str, Any]) -> list[str]:
             words.append(f"--{flag}" if value else f"--no-{flag}")
         elif isinstance(value, tuple | list):
             words += [f"--{flag}", *map(str, value)]
+        elif isinstance(value, Mapping):
+            words += [f"--{flag}", *(f"{key}={json.dumps(item)}" for key, item in value.items())] if value else []
         else:
             words.append(f"--{flag}={'none' if value is None else value}")
     return words

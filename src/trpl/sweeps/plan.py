@@ -249,6 +249,8 @@ def _switched_off(name: str, value: Any) -> Any:
 def _toml(value: Any) -> str:
     if value is None:
         return '"none"'
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(item)}' for key, item in value.items())}}}"
     return json.dumps(value, ensure_ascii=False)  # strings, numbers and booleans are spelled alike in TOML

@@ -10,8 +10,11 @@ import subprocess
 from dataclasses import replace
 from typing import Any
 
-import ray
-from ray import exceptions
+from trpl.messages import needs
+
+with needs("ray"):
+    import ray
+    from ray import exceptions
 
 from trpl.errors import RunError
 from trpl.sweeps.jobs import Job, ended_badly, release, start_job

@@ -6,6 +6,7 @@ that was stopped or killed goes on: an interrupted trial is marked failed and pu
 checkpoints.
 """
 
+import json
 import os
 import re
 import socket
@@ -18,13 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optuna
-import sqlalchemy
-from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy import event
+
+from trpl.messages import needs
+
+with needs("tune"):
+    import optuna
+    import sqlalchemy
+    from optuna.trial import FrozenTrial, TrialState
+    from sqlalchemy import event
 
 from trpl.errors import ConfigError, FaultyEnvironmentError, RunError
 from trpl.presets import preset
+from trpl.runs.folder import replace_file
 from trpl.runs.stopping import stop_requests
 from trpl.settings.config import NOT_COMPARED, Config
 from trpl.settings.search import Choice, Range, Real
@@ -55,7 +61,10 @@ class Tuning:
     @property
     def base(self) -> Config:
         """What a trial starts from: the paper's preset with the fixed settings."""
-        return preset(self.method, self.env_id, **self.fixed)
+        config = preset(self.method, self.env_id, **self.fixed)
+        if not config.eval_every:
+            raise ConfigError("eval_every 0 evaluates nothing, and trials are judged by evaluations")
+        return config
 
     @property
     def study_name(self) -> str:
@@ -100,9 +109,29 @@ def open_study(tuning: Tuning, *, worker: int = 0) -> optuna.Study:
         num_trials = len(study.get_trials(deepcopy=False))
         seed = np.random.SeedSequence([tuning.base.seed, num_trials, worker]).generate_state(1)[0]
         study.sampler = optuna.samplers.TPESampler(seed=int(seed))  # not the same draws again when a study goes on
+    claim_folder(tuning)
     study.pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=tuning.base.num_epochs // 5)
     check_study(study, tuning)
     return study
+
+
+def claim_folder(tuning: Tuning) -> None:
+    """Write down whose trials the folder holds, or refuse one that holds another study's."""
+    about = {"study": tuning.study_name, "storage": without_password(tuning.url)}
+    file = tuning.folder / "study.json"
+    if not file.exists():
+        tuning.folder.mkdir(parents=True, exist_ok=True)
+        replace_file(file, json.dumps(about).encode())
+        return
+    try:
+        found = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise RunError(f"{file} cannot be read: {error}") from error
+    if found != about:
+        whose = (
+            f"study {found.get('study')!r} in {found.get('storage')}" if isinstance(found, dict) else "another study"
+        )
+        raise ConfigError(f"{tuning.folder} holds the trials of {whose}: give another --out or --study")
 
 
 def open_database(tuning: Tuning) -> optuna.storages.RDBStorage:

@@ -8,7 +8,7 @@ from pathlib import Path
 from trpl.errors import RunError
 from trpl.runs import records
 from trpl.runs.folder import EVALUATIONS, is_run, locked, read_config, write_config
-from trpl.runs.run import Trainer
+from trpl.runs.trainer import Trainer
 from trpl.settings.config import WINDOW, Config
 
 
@@ -44,7 +44,7 @@ class SeedRuns(contextlib.ExitStack):
                 if stop.is_set():
                     self.save()
                     raise Stopped
-                _, evaluation = trainer.step([])  # no events: a trial's records are in the study and the run folders
+                _, evaluation, _ = trainer.step([])  # no events: a trial's records are in the study and the run folders
                 if evaluation is not None:
                     returns[epoch] = evaluation
                 if epoch % trainer.config.checkpoint_every == 0:
@@ -80,5 +80,5 @@ def opened(config: Config, folder: Path) -> Iterator[Trainer]:
             write_config(folder, config)
         elif read_config(folder) != config:
             raise RunError(f"{folder} holds a run with other settings")
-        trainer.restore()
+        trainer.restore(other_versions=True)  # the record says so; a trial is no comparison of bits
         yield trainer

@@ -6,7 +6,10 @@ model = TRPL("MlpPolicy", "HalfCheetah-v5", projection="kl", mean_bound=0.03, co
 model.learn(1_000_000, progress_bar=True)
 """
 
-from trpl.integrations.sb3.algorithm import TRPL
-from trpl.integrations.sb3.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
+from trpl.messages import needs
+
+with needs("sb3"):
+    from trpl.integrations.sb3.algorithm import TRPL
+    from trpl.integrations.sb3.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
 
 __all__ = ["TRPL", "CnnPolicy", "MlpPolicy", "MultiInputPolicy"]

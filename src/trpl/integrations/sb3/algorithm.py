@@ -6,6 +6,7 @@ the buffer and the log-densities hold the raw ones.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,6 +25,7 @@ from trpl.errors import ConvergenceError
 from trpl.gaussians import DiagGaussian, Gaussian, entropy, kl_parts, log_prob
 from trpl.integrations.sb3.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
 from trpl.losses import squared_error, trust_region_loss
+from trpl.messages import nearest
 from trpl.methods import LayerSpec, methods
 from trpl.policies.heads import share_covariance
 
@@ -47,12 +49,39 @@ class Samples(NamedTuple):
 class TRPL(OnPolicyAlgorithm):
     """Policy gradient through a differentiable trust-region layer.
 
-    The defaults are the paper's table of MuJoCo hyperparameters. `projection` is "kl", "w2", "frobenius" or "kl-joint"
-    (one bound, the sum of the two); `projection_kwargs` go to the layer (`form`, `whitened`, `entropy_first`). With an
-    `entropy_schedule` the entropy is held above β (with `entropy_equality`: at β), which goes from that of the first
-    policy to `target_entropy` per action dimension. `policy_kwargs` take `covariance="full"` and `contextual=True` too,
-    besides what `ActorCriticPolicy` takes. The old policy of an update is the network as it collected the rollout, so a
-    saved model holds it.
+    Defaults are the paper's table of MuJoCo hyperparameters. The old policy of an update is the network as it collected
+    the rollout, so a saved model holds it.
+
+    Args:
+        policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", or a class derived from these.
+        env: The environment, or its name.
+        projection: "kl", "w2", "frobenius", or "kl-joint", whose one bound is the sum of the two.
+        mean_bound: ε_μ, bound on the mean part of the distance to the old policy, in every state.
+        cov_bound: ε_Σ, bound on the covariance part.
+        projection_kwargs: Further arguments of the layer: `form`, `whitened`, `entropy_first`.
+        regression_weight: α, weight of the penalty that pulls the network to its projection.
+        entropy_schedule: "none", "exponential" or "linear": the entropy is held above β, which goes from that of the
+            first policy to `target_entropy`.
+        target_entropy: κ, final entropy per action dimension.
+        temperature: τ of the exponential schedule.
+        entropy_equality: Hold the entropy at β instead of above it.
+        learning_rate: Adam's, for the policy.
+        learning_rate_vf: Adam's, for the value function.
+        n_steps: Steps of each environment per update.
+        batch_size: Samples per minibatch.
+        n_epochs: Passes over the rollout for the policy.
+        n_epochs_vf: Passes over the rollout for the value function.
+        gamma: Discount.
+        gae_lambda: λ of the generalised advantage estimate.
+        ent_coef: Weight of an entropy bonus.
+        rollout_buffer_class: As in Stable-Baselines3, as are the arguments after it.
+        rollout_buffer_kwargs: As in Stable-Baselines3.
+        stats_window_size: As in Stable-Baselines3.
+        tensorboard_log: As in Stable-Baselines3.
+        policy_kwargs: What `ActorCriticPolicy` takes, and `covariance="full"`, `contextual=True`.
+        verbose: As in Stable-Baselines3.
+        seed: As in Stable-Baselines3.
+        device: As in Stable-Baselines3.
     """
 
     policy: MlpPolicy  # type: ignore[assignment]
@@ -94,7 +123,10 @@ class TRPL(OnPolicyAlgorithm):
         seed: int | None = None,
         device: torch.device | str = "auto",
         _init_setup_model: bool = True,
+        **unknown: Any,
     ) -> None:
+        for name in unknown:
+            raise TypeError(f"TRPL takes no {name!r}{_instead(name)}")
         super().__init__(
             policy,
             env,
@@ -249,6 +281,7 @@ class TRPL(OnPolicyAlgorithm):
                 penalties=layer.penalty(predicted, projected),
                 regression_weight=self.regression_weight,
                 entropy_weight=self.ent_coef,
+                unbiased=True,  # as Stable-Baselines3 has it
             )
             policy.optimizer.zero_grad()
             found.total.backward()
@@ -316,6 +349,28 @@ def _rows(samples: Samples, index: Any, *, shared: bool) -> Samples:
         observations = observations[index]
     old = type(old)(old.mean[index], old.scale if shared else old.scale[index])
     return Samples(observations, actions[index], advantages[index], returns[index], old_log_prob[index], old)
+
+
+INSTEAD = {
+    "clip_range": "the trust region takes its place: mean_bound and cov_bound",
+    "target_kl": "the bounds hold the KL in every state: mean_bound and cov_bound",
+    "clip_range_vf": "the value function is fitted apart: learning_rate_vf and n_epochs_vf",
+    "vf_coef": "the value function has an optimiser of its own: learning_rate_vf and n_epochs_vf",
+    "max_grad_norm": "gradients are not clipped: the layer bounds the step",
+    "normalize_advantage": "advantages are always normalised, in each minibatch",
+    **dict.fromkeys(
+        ("use_sde", "sde_sample_freq"), 'policy_kwargs={"contextual": True} gives a covariance per state instead'
+    ),
+    "bound": "with projection='kl-joint' the bound is mean_bound + cov_bound",
+    "mean_eps": "it is called mean_bound",
+    "cov_eps": "it is called cov_bound",
+}
+
+
+def _instead(name: str) -> str:
+    if name in INSTEAD:
+        return f": {INSTEAD[name]}"
+    return nearest(name, inspect.signature(TRPL.__init__).parameters)
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

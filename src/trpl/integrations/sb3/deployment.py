@@ -18,10 +18,13 @@ from trpl.integrations.export import Deployable, Layer
 ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
 
 
-def from_model(model: Any, vec_normalize: VecNormalize | None) -> tuple[Deployable, Callable[[np.ndarray], np.ndarray]]:
-    """The policy of an on-policy model with its normaliser, and the model's own answer for raw observations.
+def from_model(
+    model: Any, vec_normalize: VecNormalize | bool | None
+) -> tuple[Deployable, Callable[[np.ndarray], np.ndarray]]:
+    """Read the policy of an on-policy model with its normaliser; gives the model's own answer for raw observations too.
 
-    Actions are clipped to the action space, as `model.predict` clips them.
+    The normaliser is that of the model's environment unless another is given; False says that there is none. Actions
+    are clipped to the action space, as `model.predict` clips them.
     """
     if not isinstance(model, OnPolicyAlgorithm) or not isinstance(model.policy, ActorCriticPolicy):
         raise ExportError(
@@ -39,6 +42,7 @@ def from_model(model: Any, vec_normalize: VecNormalize | None) -> tuple[Deployab
         low=space.low.astype(np.float32) if bounded else None,  # type: ignore[attr-defined]
         high=space.high.astype(np.float32) if bounded else None,  # type: ignore[attr-defined]
     )
+    vec_normalize = _normaliser(model, vec_normalize)
     if vec_normalize is None or not vec_normalize.norm_obs:
         return found, lambda observations: model.predict(observations, deterministic=True)[0]
     statistics = vec_normalize.obs_rms
@@ -48,6 +52,20 @@ def from_model(model: Any, vec_normalize: VecNormalize | None) -> tuple[Deployab
         clip=float(vec_normalize.clip_obs),
     )
     return found, lambda observations: model.predict(vec_normalize.normalize_obs(observations), deterministic=True)[0]
+
+
+def _normaliser(model: OnPolicyAlgorithm, given: VecNormalize | bool | None) -> VecNormalize | None:
+    """Find the normaliser: the one given, or that of the model's environment; refuse where it cannot be known."""
+    if given is False:
+        return None
+    if given is not None and not isinstance(given, bool):
+        return given
+    if model.get_env() is None:
+        raise ExportError(
+            "the model has no environment, so it cannot be known whether its observations were normalised: give"
+            " vec_normalize=VecNormalize.load(...), or vec_normalize=False where there was none"
+        )
+    return model.get_vec_normalize_env()
 
 
 def _layers(policy: ActorCriticPolicy) -> tuple[Layer, ...]:

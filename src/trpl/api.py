@@ -1,0 +1,151 @@
+"""Training from Python: `trpl.train` and `trpl.load`, for scripts and notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trpl.messages import needs
+
+with needs("train"):
+    from trpl.policies import Policy, load_policy
+    from trpl.presets import preset
+    from trpl.reports.curve import curve_figure
+    from trpl.rollouts import Evaluation, register_local
+    from trpl.runs import records
+    from trpl.runs.evaluate import evaluate_run
+    from trpl.runs.folder import EVALUATIONS, METRICS, locate, read_config
+    from trpl.runs.run import resume as resume_run
+    from trpl.runs.run import train as train_run
+    from trpl.settings import Config
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: where it is, its policy, its numbers. A notebook shows it as its learning curve.
+
+    Args:
+        folder: The run folder.
+        checkpoint: The checkpoint that `policy` and `evaluate` take; None is the newest.
+    """
+
+    folder: Path
+    checkpoint: Path | None = None
+
+    @property
+    def config(self) -> Config:
+        """The settings it was trained with."""
+        return read_config(self.folder)
+
+    @property
+    def policy(self) -> Policy:
+        """What acts: `action = run.policy(observation)`."""
+        return load_policy(self.checkpoint or self.folder)
+
+    @property
+    def best(self) -> Run:
+        """The same run with the policy that had the best evaluation."""
+        return load(self.folder / "best")
+
+    @property
+    def final_return(self) -> float | None:
+        """Mean return over the last 20 evaluations, None without any."""
+        returns = self.table()["evaluation_return"]
+        found = returns[returns == returns][-20:]
+        return float(found.mean()) if len(found) else None
+
+    def table(self) -> dict[str, np.ndarray]:
+        """Give a column of numbers per metric, a row per epoch; `pandas.DataFrame(run.table())` is a data frame."""
+        import numpy as np
+
+        rows = records.read(self.folder, METRICS)
+        returns = {row["epoch"]: np.mean(row["returns"]) for row in records.read(self.folder, EVALUATIONS)}
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        columns = {name: np.array([_number(row.get(name)) for row in rows]) for name in names}
+        columns["evaluation_return"] = np.array([returns.get(row["epoch"], np.nan) for row in rows])
+        return {name: column for name, column in columns.items() if not np.isnan(column).all()}
+
+    def plot(self) -> Figure:
+        """Draw return and KL over environment steps."""
+        return curve_figure(self.folder)
+
+    def evaluate(self, *, episodes: int | None = None, seed: int | None = None) -> Evaluation:
+        """Run noise-free episodes of its policy."""
+        return evaluate_run(self.checkpoint or self.folder, num_episodes=episodes, seed=seed)
+
+    def resume(self, **options: Any) -> Run:
+        """Go on with it; `options` are those of `trpl.runs.run.resume`, `total_steps` for example."""
+        resume_run(self.folder, **options)
+        return load(self.folder)
+
+    def _repr_png_(self) -> bytes:
+        import io
+
+        file = io.BytesIO()
+        self.plot().savefig(file, format="png", dpi=100)
+        return file.getvalue()
+
+
+def train(
+    method: str,
+    env: Any,
+    *,
+    steps: int | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+    callbacks: Sequence[Callable[[int, Any], object]] = (),
+    **settings: Any,
+) -> Run:
+    """Train a policy.
+
+        run = trpl.train("kl", "Pendulum-v1", steps=50_000, seed=1)
+        run.plot(), run.table(), run.policy(observation)
+
+    Args:
+        method: The name of a method, for example "kl" or "ppo".
+        env: Gymnasium's name of an environment, a callable that makes one, or an environment, which is copied.
+        steps: Environment steps; the preset's number by default.
+        out: The run folder, which must not hold a run yet; runs/<env>/<method>/seed-<n> by default.
+        progress: Whether to show progress on standard error.
+        callbacks: Functions of the steps so far and the epoch's scalars; one that returns False ends the run there.
+        **settings: Any setting by name: `seed`, `mean_bound`, `env_kwargs`, ...
+
+    Returns:
+        The run.
+
+    Raises:
+        ConfigError: There is no such method or setting, or a value is out of range.
+        RunError: The folder holds a run already, or training broke down.
+        UnknownEnvironmentError, UnsupportedSpaceError, FaultyEnvironmentError: The environment cannot be trained on.
+    """
+    env_id = env if isinstance(env, str) else register_local(env)
+    given = settings if steps is None else settings | {"total_steps": steps}
+    config = preset(method, env_id, **given)
+    return Run(train_run(config, out, progress=progress, callbacks=callbacks).folder)
+
+
+def load(path: str | Path) -> Run:
+    """Open a run that was trained before.
+
+    Args:
+        path: A run folder, one of its checkpoint folders, or RUN/best.
+
+    Returns:
+        The run; given a checkpoint, with that checkpoint's policy.
+
+    Raises:
+        RunError: It is neither.
+        CheckpointError: The checkpoint is damaged.
+    """
+    folder, checkpoint = locate(path)
+    return Run(folder, None if Path(path) == folder else checkpoint)
+
+
+def _number(value: Any) -> float:
+    return float("nan") if value is None else float(value)

@@ -1,0 +1,37 @@
+"""A word in the log when the audit says that the trust region hardly ever, or always, binds."""
+
+from collections.abc import Mapping
+from typing import Any
+
+WINDOW = 20  # epochs that are looked at together
+HARDLY, ALWAYS = 0.01, 0.99  # shares of states
+PARTS = {"mean": ("projected_mean_share", "mean_bound"), "covariance": ("projected_cov_share", "cov_bound")}
+
+
+class Binding:
+    """Watches which share of states the layer had to project, and speaks up once about each part."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[float]] = {part: [] for part in PARTS}
+
+    def advice(self, metrics: Mapping[str, Any]) -> str | None:
+        """Take in an epoch's metrics; gives a sentence where there is something to say."""
+        words = []
+        for part, (key, bound) in PARTS.items():
+            if part not in self._seen or metrics.get(key) is None or metrics.get(bound) is None:
+                continue
+            seen = self._seen[part]
+            seen.append(metrics[key])
+            del seen[:-WINDOW]
+            share = sum(seen) / len(seen)
+            if len(seen) == WINDOW and not HARDLY < share < ALWAYS:
+                del self._seen[part]
+                where = f"over {WINDOW} epochs the {part} was projected in {share:.0%} of states"
+                words.append(f"{where}: {_how(share, bound)}")
+        return f"note: {'; '.join(words)}" if words else None
+
+
+def _how(share: float, bound: str) -> str:
+    if share <= HARDLY:
+        return f"the region hardly ever binds; a smaller {bound} or a larger learning_rate makes it matter"
+    return f"the region always binds; a larger {bound} or a smaller learning_rate lets the policy move"

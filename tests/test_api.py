@@ -1,0 +1,84 @@
+"""`trpl.train` and `trpl.load`: an environment as name, object or callable, callbacks, table and plot."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import tiny
+import trpl
+from trpl.errors import RunError, UnknownEnvironmentError
+
+SMALL = {
+    "rollout_size": 32, "minibatch_size": 16, "policy_epochs": 1, "value_epochs": 1, "hidden_sizes": (4,),
+    "hidden_sizes_vf": (4,), "eval_episodes": 1, "eval_every": 1, "progress": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    seen = []
+    found = trpl.train(
+        "ppo-m", tiny.Point, steps=128, out=tmp_path_factory.mktemp("api") / "run",
+        callbacks=[lambda steps, scalars: seen.append((steps, scalars["kl"]))], seed=2, **SMALL,
+    )  # fmt: skip
+    assert [steps for steps, _ in seen] == [32, 64, 96, 128]
+    return found
+
+
+def test_table_and_policy(run):
+    table = run.table()
+    assert table["steps"].tolist() == [32, 64, 96, 128]
+    assert run.final_return == pytest.approx(table["evaluation_return"].mean())
+    assert run.config.seed == 2
+    assert run.policy(np.zeros(2)).shape == (2,)
+    assert len(run.evaluate(episodes=3).returns) == 3
+
+
+def test_it_plots_itself(run):
+    assert len(run.plot().axes) == 2
+    assert run._repr_png_().startswith(b"\x89PNG")
+
+
+def test_load_and_best(run):
+    again = trpl.load(run.folder)
+    assert again == run
+    assert trpl.load(run.folder / "best").checkpoint == run.best.checkpoint
+    with pytest.raises(RunError):
+        trpl.load(run.folder.parent)
+
+
+def test_an_object_and_arguments(tmp_path):
+    env = tiny.Point()
+    found = trpl.train(
+        "trpo", env, steps=32, out=tmp_path / "a", **{k: v for k, v in SMALL.items() if k != "policy_epochs"}
+    )
+    assert found.config.env_id.startswith("local/Point-v")
+    assert not hasattr(env, "x")  # copies were trained on
+    found = trpl.train("ppo-m", "Pendulum-v1", steps=32, out=tmp_path / "b", env_kwargs={"g": 1.5}, **SMALL)
+    assert found.config.env_kwargs == {"g": 1.5}
+    with pytest.raises(TypeError, match="a callable that makes one, not 3"):
+        trpl.train("kl", 3)
+
+
+def test_an_environment_of_another_process_says_so():
+    with pytest.raises(UnknownEnvironmentError, match="which only that process knew"):
+        trpl.train("ppo-m", "local/Gone-v0", steps=32, **SMALL)
+
+
+def test_going_on_for_longer(run, tmp_path):
+    """A copy, since the run is shared."""
+    import shutil
+
+    shutil.copytree(run.folder, tmp_path / "run")
+    longer = trpl.load(tmp_path / "run").resume(total_steps=192, progress=False)
+    assert len(longer.table()["epoch"]) == 6
+
+
+def test_arguments_reach_every_environment():
+    from trpl.rollouts import Collector, Evaluator, Task
+
+    task = Task("Pendulum-v1", {"g": 2.5})
+    collector, evaluator = Collector(task, num_envs=2, seed=0), Evaluator(task, seed=0)
+    for environment in (*collector.environments.environments, evaluator.environment):
+        assert environment.gym_env.unwrapped.g == 2.5
+    assert isinstance(evaluator.environment.gym_env, gym.Env)

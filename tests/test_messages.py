@@ -1,0 +1,108 @@
+"""Sentences: what was meant, what to install, what a pipe that is closed means."""
+
+import builtins
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from trpl import cli
+from trpl.errors import MissingExtraError
+from trpl.messages import EXTRAS, missing_extra, needs
+from trpl.methods.registry import settings
+from trpl.settings.foreign import SETTINGS, WORDS, meant
+
+
+def test_names_of_other_libraries_lead_to_ours():
+    assert set(SETTINGS.values()) <= set(settings())
+    assert not set(SETTINGS).intersection(WORDS)
+    for name, ours in SETTINGS.items():
+        if name != ours:
+            assert f"here it is {ours!r}" in meant(name, settings())
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--gamma", "here it is '--discount'"),
+        ("--lr", "here it is '--learning-rate'"),
+        ("--n-steps", "here it is '--rollout-size'"),
+        ("--batch-size", "here it is '--minibatch-size'"),
+        ("--n_epochs", "here it is '--policy-epochs'"),
+        ("--ent-coef", "here it is '--entropy-weight'"),
+        ("--net-arch", "here it is '--hidden-sizes'"),
+        ("--device", "JAX_PLATFORMS=cpu"),
+        ("--target-kl", "mean_bound and cov_bound"),
+        ("--sede", "did you mean '--seed'?"),
+        ("--banana", "unrecognised argument '--banana' (see"),
+    ],
+)
+def test_options_of_other_libraries(capsys, option, said):
+    assert cli.main(["train", "kl", "Hopper-v4", option, "1"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_same_in_python():
+    from trpl.errors import ConfigError
+    from trpl.presets import preset
+
+    with pytest.raises(ConfigError, match="there is no setting 'gamma'; here it is 'discount'"):
+        preset("kl", "Hopper-v4", gamma=0.9)
+
+
+def test_a_missing_extra_says_what_to_install():
+    with pytest.raises(MissingExtraError, match=r'pip install "trpl\[tune\]"'), needs("tune"):
+        raise ModuleNotFoundError("No module named 'optuna'", name="optuna.trial")
+    with pytest.raises(ModuleNotFoundError, match="other"), needs("tune"):
+        raise ModuleNotFoundError("other", name="other")
+    assert missing_extra(ImportError("x", name="trpl")) is None
+    for package, extra in EXTRAS.items():
+        assert f"trpl[{extra}]" in str(missing_extra(ImportError("x", name=package)))
+
+
+MODULES = {
+    "trpl.tuning.study": ("optuna", "tune"),
+    "trpl.sweeps.ray_pool": ("ray", "ray"),
+    "trpl.integrations.onnx": ("onnx", "onnx"),
+    "trpl.integrations.torchrl": ("tensordict", "torchrl"),
+    "trpl.integrations.sb3": ("stable_baselines3", "sb3"),
+    "trpl.api": ("orjson", "train"),
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_door_to_an_extra_says_so(module):
+    package, extra = MODULES[module]
+    code = f"import sys; sys.modules[{package!r}] = None\nimport {module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f'pip install "trpl[{extra}]"' in done.stderr.splitlines()[-1]
+
+
+def test_the_command_line_too(capsys, monkeypatch):
+    def command(_):
+        raise ModuleNotFoundError("No module named 'optuna'", name="optuna")
+
+    monkeypatch.setitem(cli.COMMANDS, "tune", cli.Command("", command))
+    assert cli.main(["tune"]) == 1
+    assert capsys.readouterr().err == "trpl: this needs the package 'optuna': pip install \"trpl[tune]\"\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    done = subprocess.run(
+        f"{sys.executable} -m trpl.cli presets | head -1", shell=True, capture_output=True, text=True, check=True
+    )
+    assert done.stdout
+    assert not done.stderr
+
+
+def test_an_older_python_is_told_in_one_line(monkeypatch):
+    import trpl
+
+    monkeypatch.setattr(sys, "version_info", (3, 10, 1))
+    monkeypatch.setattr(sys, "version", "3.10.1 (main)")
+    with pytest.raises(ImportError, match=r"^trpl needs Python 3\.11 or newer; this is 3\.10\.1$"):
+        importlib.reload(trpl)
+    monkeypatch.undo()
+    importlib.reload(trpl)
+    assert builtins.isinstance(trpl.__version__, str)
