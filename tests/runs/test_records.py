@@ -173,4 +173,4 @@ def test_records_reach_the_disk_before_their_checkpoint(tmp_path, monkeypatch):
     with Trainer(tiny.config(eval_every=1), tmp_path) as trainer:
         trainer.step([])
         trainer.save()
-    assert order == [records.METRICS, records.EVALUATIONS, records.TIMINGS, "checkpoint"]
+    assert order[-4:] == [records.METRICS, records.EVALUATIONS, records.TIMINGS, "checkpoint"]

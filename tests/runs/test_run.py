@@ -17,7 +17,7 @@ import pytest
 import tiny
 from trpl.errors import CheckpointError, RunError
 from trpl.policies import load_policy, storage
-from trpl.runs import records, run
+from trpl.runs import records, trainer
 from trpl.runs.evaluate import evaluate_run
 from trpl.runs.folder import locked, read_config
 from trpl.runs.run import resume, train
@@ -244,7 +244,7 @@ def test_events_need_no_pytorch_and_are_purged_from_where_the_run_goes_on(tmp_pa
 
 def test_breakdown_is_reported_with_its_epoch():
     with pytest.raises(RunError, match=r"epoch 3: kl, entropy not finite"):
-        run.check_finite({"kl": float("nan"), "entropy": float("inf"), "penalty": None}, epoch=3, folder=Path("x"))
+        trainer.check_finite({"kl": float("nan"), "entropy": float("inf"), "penalty": None}, epoch=3, folder=Path("x"))
 
 
 @pytest.mark.slow

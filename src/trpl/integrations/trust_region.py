@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trpl import entropy_schedule as schedules
+import trpl.torch
+from trpl.entropy_schedule import SCHEDULES, scheduled
 from trpl.gaussians import DiagGaussian, Gaussian, entropy, log_prob
-from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
+from trpl.methods.registry import layers
 
-SEPARATE = {"kl": KLProjection, "w2": WassersteinProjection, "frobenius": FrobeniusProjection}
-PROJECTIONS = (*SEPARATE, "kl-joint")
-ENTROPY_SCHEDULES = ("none", "exponential", "linear")
 SMALLEST_SHARE = 0.01
 """A standard deviation that an optimiser moves by itself may fall to this share of the old one within an update."""
 
@@ -63,7 +61,7 @@ class TrustRegion:
     entropy_equality: bool = False
 
     def __post_init__(self) -> None:
-        for name, choices in (("projection", PROJECTIONS), ("entropy_schedule", ENTROPY_SCHEDULES)):
+        for name, choices in (("projection", layers()), ("entropy_schedule", SCHEDULES)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
         for name in ("mean_bound", "cov_bound"):
@@ -81,9 +79,8 @@ class TrustRegion:
     @cached_property
     def layer(self) -> nn.Module:
         """The layer of these settings; it does not look at values."""
-        if self.projection == "kl-joint":
-            return JointKLProjection(self.total_bound, check=False, **self.projection_kwargs)
-        return SEPARATE[self.projection](self.mean_bound, self.cov_bound, check=False, **self.projection_kwargs)
+        bounds = {"mean_bound": self.mean_bound, "cov_bound": self.cov_bound, "bound": self.total_bound}
+        return layers()[self.projection].build(trpl.torch, bounds, **self.projection_kwargs)
 
     @property
     def total_bound(self) -> float:
@@ -113,11 +110,14 @@ class TrustRegion:
         """
         if not self.controls_entropy:
             return {}
-        course = {"initial": initial, "target": self.target_entropy, "progress": min(progress, 1.0), "dim": dim}
-        if self.entropy_schedule == "linear":
-            value = schedules.linear(**course)
-        else:
-            value = schedules.exponential(**course, temperature=self.temperature)
+        value = scheduled(
+            self.entropy_schedule,
+            initial=initial,
+            target=self.target_entropy,
+            temperature=self.temperature,
+            progress=min(progress, 1.0),
+            dim=dim,
+        )
         return {"entropy" if self.entropy_equality else "min_entropy": value}
 
     def terms(

@@ -22,7 +22,7 @@ from typing import Any
 
 from trpl.errors import ConfigError
 from trpl.messages import nearest
-from trpl.methods.method import Method
+from trpl.methods.method import LayerSpec, Method
 from trpl.settings import Config
 from trpl.settings.foreign import meant
 
@@ -97,6 +97,11 @@ def settings() -> dict[str, dataclasses.Field]:
     return {field.name: field for family in reversed(families) for field in dataclasses.fields(family)} | {
         field.name: field for field in dataclasses.fields(Config)
     }
+
+
+def layers() -> dict[str, LayerSpec]:
+    """List the trust-region layers by the names of the methods that train through them, for other libraries' hosts."""
+    return {method.name: method.layer for method in methods() if method.layer and not method.controls_entropy}
 
 
 def having(name: str) -> tuple[str, ...]:

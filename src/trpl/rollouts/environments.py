@@ -35,7 +35,9 @@ def make_environment(env_id: str, *, render_mode: str | None = None, **kwargs: A
     that a v4 task has a successor is silenced, since v4 is what published results compare with, and so is MuJoCo's
     about the v4 models' XML, which it would also append to a log file in the working directory.
     """
-    options = kwargs if render_mode is None else kwargs | {"render_mode": render_mode}  # not all know the word
+    options: dict[str, Any] = (
+        kwargs if render_mode is None else kwargs | {"render_mode": render_mode}
+    )  # not all know the word
     with warnings.catch_warnings(), _quiet_mujoco():
         warnings.filterwarnings("ignore", message=".*is out of date.*")
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trpl.messages import nearest
+from trpl.messages import closest
 
 # name elsewhere → our setting, or (in words) what takes its place
 SETTINGS: dict[str, str] = {
@@ -84,5 +84,7 @@ def meant(name: str, known: Iterable[str], *, shown: str = "{}") -> str:
     if SETTINGS.get(plain) in known:
         setting = SETTINGS[plain]
         return f"; here it is {shown.format(setting.replace('_', '-') if '-' in shown else setting)!r}"
-    words = [shown.format(other.replace("_", "-")) for other in known] if "-" in shown else known
-    return nearest(name, words)
+    found = closest(plain, known)
+    if found is None:
+        return ""
+    return f"; did you mean {shown.format(found.replace('_', '-') if '-' in shown else found)!r}?"

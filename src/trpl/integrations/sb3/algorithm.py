@@ -26,13 +26,8 @@ from trpl.gaussians import DiagGaussian, Gaussian, entropy, kl_parts, log_prob
 from trpl.integrations.sb3.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
 from trpl.losses import squared_error, trust_region_loss
 from trpl.messages import nearest
-from trpl.methods import LayerSpec, methods
+from trpl.methods.registry import layers
 from trpl.policies.heads import share_covariance
-
-
-def projections() -> dict[str, LayerSpec]:
-    """List the layers by the names of the methods that train through them."""
-    return {method.name: method.layer for method in methods() if method.layer and not method.controls_entropy}
 
 
 class Samples(NamedTuple):
@@ -163,7 +158,7 @@ class TRPL(OnPolicyAlgorithm):
             self._setup_model()
 
     def _setup_model(self) -> None:
-        _check_choice("projection", self.projection, tuple(projections()))
+        _check_choice("projection", self.projection, tuple(layers()))
         _check_choice("entropy_schedule", self.entropy_schedule, SCHEDULES)
         if self.batch_size < 2 or (self.n_steps * self.n_envs) % self.batch_size == 1:
             raise ValueError(
@@ -175,7 +170,7 @@ class TRPL(OnPolicyAlgorithm):
 
     def _make_layer(self) -> Any:
         bounds = {"mean_bound": self.mean_bound, "cov_bound": self.cov_bound, "bound": self.mean_bound + self.cov_bound}
-        return projections()[self.projection].build(trpl.torch, bounds, **self.projection_kwargs)
+        return layers()[self.projection].build(trpl.torch, bounds, **self.projection_kwargs)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "layer"]
