@@ -90,7 +90,7 @@ class TrustRegion:
     @property
     def bounds_kl(self) -> bool:
         """Whether the bounds are bounds of a KL divergence."""
-        return self.projection in ("kl", "kl-joint")
+        return layers()[self.projection].bounds_kl
 
     @property
     def controls_entropy(self) -> bool:

@@ -23,6 +23,7 @@ class LayerSpec(NamedTuple):
 
     kind: str
     arguments: Mapping[str, str]  # the layer's argument → the setting that gives it
+    bounds_kl: bool = False  # whether its bounds are of a KL divergence
 
     def build(self, framework: Any, settings: Mapping[str, Any], **options: Any) -> Any:
         """Make the layer of a framework (`trpl.jax` or `trpl.torch`), unchecked; a setting that is None is left out."""

@@ -197,7 +197,7 @@ _region(
     "KL",
     palette.BLUE,
     Separate,
-    LayerSpec("KLProjection", _BOUNDS),
+    LayerSpec("KLProjection", _BOUNDS, bounds_kl=True),
     columns={
         "humanoid": {"mean_bound": 0.05, "cov_bound": 1e-4},
         "reacher": {"cov_bound": 5e-5},
@@ -210,7 +210,7 @@ _region(
     "KL-JOINT",
     palette.SKY,
     Joint,
-    LayerSpec("JointKLProjection", {"bound": "bound"}),
+    LayerSpec("JointKLProjection", {"bound": "bound"}, bounds_kl=True),
     columns={
         "humanoid": {"bound": 0.0501},
         "reacher": {"bound": 0.03005},
