@@ -93,6 +93,11 @@ class TrustRegion:
         return layers()[self.projection].bounds_kl
 
     @property
+    def joint(self) -> bool:
+        """Whether one bound is on mean and covariance together; the covariance then depends on the state."""
+        return "bound" in layers()[self.projection].arguments
+
+    @property
     def controls_entropy(self) -> bool:
         """Whether there is a schedule for the entropy."""
         return self.entropy_schedule != "none"

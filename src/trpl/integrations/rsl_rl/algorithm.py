@@ -46,7 +46,7 @@ class TRPL(PPO):
             )
         if self.region.controls_entropy and shared is not None and not shared.learns:
             raise ValueError("entropy_schedule needs a standard deviation that learns, and learn_std is False")
-        if self.region.projection == "kl-joint" and shared is not None:
+        if self.region.joint and shared is not None:
             raise ValueError(
                 "kl-joint gives every state its own covariance: use a distribution with a standard deviation per "
                 "state, or the projection kl, w2 or frobenius"
