@@ -36,7 +36,7 @@ def test_unknown_vectorisations_are_refused():
 
 def test_without_envpool_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(ImportError, match="pip install envpool"):
+    with pytest.raises(ImportError, match=r"pip install .trpl\[envpool\]."):
         make_environments("Hopper-v4", num_envs=2, seed=0, vectorisation="envpool")
 
 

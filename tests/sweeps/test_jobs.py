@@ -47,7 +47,7 @@ def test_a_jobs_command_says_its_configuration(name, monkeypatch, tmp_path):
     arrived = []
 
     class Result:
-        finished = False
+        finished, signal = False, None
         epochs, folder = 0, tmp_path
 
     def train(config, out, *, progress, tracker):
@@ -76,7 +76,7 @@ def test_another_configuration_in_the_folder_is_refused(tmp_path):
     check_folder(job)
     write_run(job, 1)
     check_folder(job)
-    check_folder(replace(job, config=job.config.replace(source="elsewhere")))
+    check_folder(replace(job, config=job.config.replace(source="elsewhere", checkpoint_every=7, env_timeout=None)))
     with pytest.raises(ConfigError, match=r"discount 0\.99, this sweep wants 0\.5"):
         check_folder(replace(job, config=job.config.replace(discount=0.5)))
 
