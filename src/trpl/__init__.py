@@ -14,7 +14,7 @@ Where to go on, with `help(...)`:
     trpl.torch, trpl.jax     the layers: KLProjection, WassersteinProjection, FrobeniusProjection, JointKLProjection
     trpl.entropy_schedule    the entropy to hold a policy to, over the course of training
     trpl.policies            load_policy: act with a trained run, with NumPy alone
-    trpl.presets, trpl.runs  train from Python; on the command line: trpl train kl HalfCheetah-v4
+    trpl.train, trpl.load    train from Python; on the command line: trpl train kl HalfCheetah-v4
     trpl.methods             register a method of your own
     trpl.integrations        adapters for other libraries, torch.distributions, export, tracking
     trpl.errors              what a caller may want to catch
