@@ -19,10 +19,10 @@ import jax.numpy as jnp
 from brax.training.agents.ppo import losses
 from brax.training.distribution import ParametricDistribution
 
+import trpl.jax
 from trpl.gaussians import DiagGaussian, kl_parts
-from trpl.jax import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
+from trpl.methods.registry import layers
 
-SEPARATE = {"kl": KLProjection, "w2": WassersteinProjection, "frobenius": FrobeniusProjection}
 NO_CLIP = 1e9
 """A clipping range that no ratio leaves."""
 
@@ -54,14 +54,12 @@ def trust_region(
     Raises:
         ValueError: If the projection is unknown, or a bound or the weight is out of range.
     """
-    if projection not in (*SEPARATE, "kl-joint"):
-        raise ValueError(f"projection must be one of {', '.join(SEPARATE)}, kl-joint, not {projection!r}")
+    if projection not in layers():
+        raise ValueError(f"projection must be one of {', '.join(layers())}, not {projection!r}")
     if not (mean_bound > 0 and cov_bound > 0 and regression_weight >= 0):
         raise ValueError("mean_bound and cov_bound must be positive, and regression_weight must not be negative")
-    if projection == "kl-joint":
-        layer: Any = JointKLProjection(mean_bound + cov_bound, check=False, **projection_kwargs)
-    else:
-        layer = SEPARATE[projection](mean_bound, cov_bound, check=False, **projection_kwargs)
+    bounds = {"mean_bound": mean_bound, "cov_bound": cov_bound, "bound": mean_bound + cov_bound}
+    layer = layers()[projection].build(trpl.jax, bounds, **projection_kwargs)
     host = losses.compute_ppo_loss
     losses.compute_ppo_loss = _loss_through(layer, host, weight=regression_weight, min_entropy=min_entropy)
     try:
