@@ -1,4 +1,4 @@
-"""Time of the KL layer, stated as ratios to one `torch.linalg.eigvalsh` of the same batch in the same run.
+"""Time of the layers, stated as ratios to one `torch.linalg.eigvalsh` of the same batch in the same run.
 
     python benchmarks/layers.py --out bench-layers.json
 
@@ -40,6 +40,8 @@ from trpl import DiagGaussian, FullGaussian
 LARGE, SMALL = (512, 17), (32, 3)
 FLOOR = "PyTorch, two products compiled"
 ROUNDS = 5
+LAYERS = {"Wasserstein": "WassersteinProjection", "Frobenius": "FrobeniusProjection"}
+"""By the first words of a case; the others are of the KL layer."""
 LARGE_BLOCK = 31 << 20  # bytes; the largest for which glibc learns to keep memory
 OUTSIDE, INSIDE = 1e-3, 1e6  # bounds with every sample outside, with none
 
@@ -114,7 +116,7 @@ def main() -> None:
         "PyTorch, torch.compile(layer)": torch.compile(small, fullgraph=True),
         FLOOR: torch.compile(lambda predicted, old: (predicted[0] * old[0], predicted[1] * old[1]), fullgraph=True),
     }
-    makers = {"PyTorch": (torch_call, trpl.torch.KLProjection), "JAX": (jax_call, trpl.jax.KLProjection)}
+    makers = {"PyTorch": (torch_call, trpl.torch), "JAX": (jax_call, trpl.jax)}
     cases = [
         (f"{kind}, {where}", host, LARGE, kind == "full", bound, bar, "ratio")
         for kind, where, bound, bars in (
@@ -127,18 +129,29 @@ def main() -> None:
     ]
     cases.insert(0, ("full, all outside, fresh heap", "PyTorch", LARGE, True, OUTSIDE, 3.0, "ratio"))
     cases += [
-        ("32 × 3 diagonal", "PyTorch", SMALL, False, OUTSIDE, 0.6, "ms"),
+        ("32 × 3 diagonal", "PyTorch", SMALL, False, OUTSIDE, 0.4, "ms"),
+        ("Wasserstein, diagonal, all outside", "PyTorch", LARGE, False, OUTSIDE, 0.35, "ratio"),
+        ("Frobenius, diagonal, all outside", "PyTorch", LARGE, False, OUTSIDE, 0.35, "ratio"),
+        ("Wasserstein, 32 × 3 diagonal", "PyTorch", SMALL, False, OUTSIDE, 0.4, "ms"),
+        ("Frobenius, 32 × 3 diagonal", "PyTorch", SMALL, False, OUTSIDE, 0.4, "ms"),
         *(("32 × 3 diagonal", name, SMALL, False, OUTSIDE, None if name == FLOOR else 0.15, "ms") for name in compiled),
         ("32 × 3 diagonal", "JAX", SMALL, False, OUTSIDE, 0.1, "ms"),
     ]
     calls = []
-    for _, host, shape, full, bound, _, _ in cases:
+    for what, host, shape, full, bound, _, _ in cases:
         predicted, old, weights = (gaussian(rng, shape, full=full) for _ in range(3))
         if host in compiled:
             calls.append(torch_call(compiled[host], predicted, old, weights))
         else:
-            maker, layer = makers[host]
-            calls.append(maker(layer(bound, bound), predicted, old, weights))
+            maker, layers = makers[host]
+            calls.append(
+                maker(
+                    getattr(layers, LAYERS.get(what.split(",")[0], "KLProjection"))(bound, bound),
+                    predicted,
+                    old,
+                    weights,
+                )
+            )
     fresh, others = [(0, k) for k in range(ROUNDS)], [(i, k) for k in range(ROUNDS) for i in range(1, len(cases))]
     found: dict[int, list[tuple[float, float]]] = {i: [] for i in range(len(cases))}
     for i, k in track([*fresh, *others], "layers", console=Console(stderr=True)):
@@ -159,7 +172,7 @@ def main() -> None:
                 **({} if host == FLOOR else {"bar": bar, "met": value <= bar}),
             }
         )  # fmt: skip
-    table = Table(title="KL layer, forward + backward, float64, one thread")
+    table = Table(title="Layers (KL where no other is named), forward + backward, float64, one thread")
     for column in ("case", "framework", "ms", "÷ eigvalsh", "bar", ""):
         table.add_column(column, justify="left" if column in ("case", "framework") else "right")
     for row in rows:

@@ -30,11 +30,17 @@ from typing import NamedTuple
 from mutmut.stats import status_by_exit_code
 
 ROOT = Path(__file__).parent.parent
-FILES = ["src/trpl/gaussians/*", "src/trpl/roots.py", "src/trpl/projections/*", "src/trpl/algorithms/losses.py"]
+FILES = [
+    *("src/trpl/engines.py", "src/trpl/implicit/*", "src/trpl/linalg.py", "src/trpl/roots.py", "src/trpl/gaussians/*"),
+    *("src/trpl/projections/*", "src/trpl/projections/*/*", "src/trpl/families/*", "src/trpl/layers/*"),
+    "src/trpl/losses.py",
+]
 LEAST = 0.85
 KILLED = {"killed", "timeout", "segfault", "suspicious"}
 QUICK = [
     "tests/test_roots.py",
+    "tests/test_engines.py",
+    "tests/test_implicit.py",
     "tests/gaussians",
     "tests/projections/test_power_series.py",
     "tests/projections/test_joint_terms.py",
@@ -44,6 +50,7 @@ QUICK = [
     "tests/projections/test_near_the_bound.py",
     "tests/projections/test_entropy_given.py",
     "tests/projections/test_unrolled.py",
+    "tests/layers_torch/test_torch_transformations.py",
     "tests/conformance",
     "tests/algorithms/test_losses.py",
     "tests/algorithms/test_losses_both_ways.py",
