@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = ("index.html", "returns.png", "kl.png", "entropy.png", "table1.csv")
+KEPT = ("index.html", "returns.png", "kl.png", "entropy.png", "table1.csv", "runs.csv")
 
 
 def main() -> None:
@@ -32,23 +32,30 @@ def main() -> None:
             for name in KEPT:
                 shutil.copy(Path(folder, name), place / name)
         command = f"trpl sweep results/{plan.name} --out runs/{plan.stem} --results results/{plan.stem}"
+        commits = ", ".join(sorted({commit[:8] for commit in column(place / "runs.csv", "commit")}))
         report = f"[report](reports/{plan.stem}/index.html)"
-        sections.append(f"{table(place / 'table1.csv')}\n\n*`{command}`; {report}*\n")
+        sections.append(f"{table(place / 'table1.csv')}\n\n*`{command}`, commit {commits}; {report}*\n")
     out = ROOT / "docs" / "generated" / "results.md"
     out.write_text("\n".join(sections), encoding="utf-8")
 
 
 def table(file: Path) -> str:
-    """Final returns with intervals over seeds, after a fifth of the budget, and what the paper has at three million."""
-    lines = ["| task | method | steps | seeds | after 20 % | last 20 epochs | 95 % over seeds | paper, 3 M steps |"]
-    lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    """Both numbers of a run with Student's interval over seeds, and the paper's where its budget is the same."""
+    lines = ["| task | method | steps | seeds | after 20 % | paper | last 20 epochs | 95 % over seeds | paper |"]
+    lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     with file.open(encoding="utf-8") as rows:
         for row in csv.DictReader(rows):
             interval = f"{number(row['final_low'])} … {number(row['final_high'])}" if row["final_low"] else "–"
             cells = [row["task"], row["method"], f"{int(row['total_steps']) / 1e6:g} M", row["final_seeds"]]
-            cells += [number(row["early"]), number(row["final"]), interval, number(row["paper_final"])]
+            cells += [number(row["early"]), number(row["paper_early"])]
+            cells += [number(row["final"]), interval, number(row["paper_final"])]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def column(file: Path, name: str) -> list[str]:
+    with file.open(encoding="utf-8") as rows:
+        return [row[name] for row in csv.DictReader(rows)]
 
 
 def number(text: str) -> str:
