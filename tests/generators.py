@@ -49,9 +49,9 @@ def rotations(rng: np.random.Generator, num: int, dim: int) -> np.ndarray:
 
 def factor(rotation: np.ndarray, variances: np.ndarray) -> np.ndarray:
     """The Cholesky factor of R diag(v) Rᵀ, from a QR decomposition so that ill-conditioned ones come out well."""
-    upper = np.linalg.qr(np.sqrt(variances)[..., :, None] * rotation.mT, mode="r")
+    upper = np.linalg.qr(np.sqrt(variances)[..., :, None] * rotation.swapaxes(-1, -2), mode="r")
     diag = np.diagonal(upper, axis1=-2, axis2=-1)
-    return np.tril((upper * np.where(diag < 0, -1.0, 1.0)[..., :, None]).mT)
+    return np.tril((upper * np.where(diag < 0, -1.0, 1.0)[..., :, None]).swapaxes(-1, -2))
 
 
 @cache

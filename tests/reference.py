@@ -14,13 +14,13 @@ def covariances(pair: Pair) -> tuple[np.ndarray, np.ndarray]:
     """Σ and Σ_old as full matrices."""
     if pair.kind == "diag":
         return tuple(s[..., :, None] ** 2 * np.eye(pair.dim) for s in (pair.scale, pair.old_scale))
-    return pair.scale @ pair.scale.mT, pair.old_scale @ pair.old_scale.mT
+    return pair.scale @ pair.scale.swapaxes(-1, -2), pair.old_scale @ pair.old_scale.swapaxes(-1, -2)
 
 
 def root(matrix: np.ndarray) -> np.ndarray:
     """The symmetric square root."""
     values, vectors = np.linalg.eigh(matrix)
-    return (vectors * np.sqrt(values)[..., None, :]) @ vectors.mT
+    return (vectors * np.sqrt(values)[..., None, :]) @ vectors.swapaxes(-1, -2)
 
 
 def trace(matrix: np.ndarray) -> np.ndarray:

@@ -340,7 +340,8 @@ def _register(problem: Problem) -> str:
     return name
 
 
-@torch.library.custom_op("trpl::solve", mutates_args=())
+# The schemas are spelt out: PyTorch 2.6 reads no list[Tensor] in an annotation.
+@torch.library.custom_op("trpl::solve", mutates_args=(), schema="(Tensor[] inputs, str problem) -> Tensor[]")
 def _solve(inputs: list[Tensor], problem: str) -> list[Tensor]:
     return _solve_whole(_PROBLEMS[problem], inputs)
 
@@ -352,7 +353,11 @@ def _(inputs: list[Tensor], problem: str) -> list[Tensor]:
     return [inputs[0].new_empty(like.shape(shapes, signature.cores)) for like in signature.results]
 
 
-@torch.library.custom_op("trpl::pullback", mutates_args=())
+@torch.library.custom_op(
+    "trpl::pullback",
+    mutates_args=(),
+    schema="(Tensor[] saved, Tensor[] cotangents, bool[] needed, str problem) -> Tensor[]",
+)
 def _pullback(saved: list[Tensor], cotangents: list[Tensor], needed: list[bool], problem: str) -> list[Tensor]:
     call = _Call(_PROBLEMS[problem], NUMPY, (True,) * len(cotangents))
     found = _gradients(call, saved, cotangents, needed)
