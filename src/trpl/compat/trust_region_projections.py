@@ -1,0 +1,332 @@
+"""The interface of the authors' package `trust_region_projections`, for code written against it, without its C++ build.
+
+    from trpl.compat import trust_region_projections
+    trust_region_projections.install()
+
+    from trust_region_projections.projections.projection_factory import get_projection_layer
+    projection = get_projection_layer(proj_type="kl", mean_bound=0.05, cov_bound=5e-4)
+    proj_mean, proj_chol = projection(policy, (mean, chol), (old_mean, old_chol), step)
+
+A policy is a mean `[batch, dim]` and a lower Cholesky factor `[batch, dim, dim]`, also for diagonal covariances. Of
+the policy object only `is_diag` and `contextual_std` (or `contextual_cov`) are read, and only where it has them.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from importlib import util
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trpl import entropy_schedule as schedules
+from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, frobenius_parts, kl_parts, wasserstein_parts
+from trpl.torch import FrobeniusProjection, KLProjection, WassersteinProjection
+
+PACKAGE = "trust_region_projections"
+LAYERS = {"kl": KLProjection, "w2": WassersteinProjection, "frob": FrobeniusProjection}
+DISTANCES: dict[str, Callable[[Gaussian, Gaussian], Any]] = {
+    "kl": kl_parts,
+    "w2": wasserstein_parts,
+    "frob": frobenius_parts,
+}
+MeanAndChol = tuple[Tensor, Tensor]
+
+
+def get_entropy_schedule(schedule_type: str | bool | None, total_train_steps: int, dim: int) -> Callable[..., Any]:
+    """Return β(initial_entropy, target_entropy, temperature, step); the function gives None without a schedule."""
+    if schedule_type in (None, False, "", "None", "none"):
+        return lambda initial_entropy, target_entropy, temperature, step: None
+    if schedule_type not in ("linear", "exp"):
+        raise ValueError(f"entropy_schedule must be 'linear', 'exp' or None, not {schedule_type!r}")
+    if not total_train_steps:
+        raise ValueError("an entropy_schedule needs total_train_steps, the number of steps it runs over")
+
+    def value(initial_entropy: Any, target_entropy: float, temperature: float, step: int) -> Any:
+        share = step / total_train_steps
+        course = {"initial": initial_entropy, "target": target_entropy, "progress": share, "dim": dim}
+        if schedule_type == "linear":
+            return schedules.linear(**course)
+        return schedules.exponential(**course, temperature=temperature)
+
+    return value
+
+
+class BaseProjectionLayer:
+    """No projection, and what all projections share; `proj_type` of the subclasses says which distance is bounded.
+
+    Args:
+        proj_type: "kl", "w2", "frob", or "" for none; set by the subclass.
+        mean_bound: Bound on the mean part.
+        cov_bound: Bound on the covariance part.
+        trust_region_coeff: Weight of `get_trust_region_loss`.
+        scale_prec: Distances scaled by the old precision; trpl has no others.
+        entropy_schedule: "linear", "exp", or None.
+        action_dim: Number of action dimensions, for the schedule; that of the policy if left out.
+        total_train_steps: Number of steps the schedule runs over.
+        target_entropy: The last entropy, per action dimension.
+        temperature: Of the exponential schedule.
+        entropy_eq: Hold the entropy at the schedule, not only above it.
+        entropy_first: Control the entropy before the projection.
+        do_regression: Whether `trust_region_regression` does anything.
+        regression_iters: How many epochs of regression.
+        lr_regression: Its learning rate.
+        dtype: Kind of float that the computation is done in; that of the policy if left out.
+        cpu: Accepted for old configurations; the computation is where the tensors are.
+
+    Raises:
+        ValueError: If a word is unknown, or asks for what trpl does not have.
+    """
+
+    proj_type = ""
+
+    def __init__(
+        self,
+        proj_type: str = "",
+        mean_bound: float = 0.03,
+        cov_bound: float = 1e-3,
+        trust_region_coeff: float = 0.0,
+        scale_prec: bool = True,
+        entropy_schedule: str | bool | None = None,
+        action_dim: int | None = None,
+        total_train_steps: int | None = None,
+        target_entropy: float = 0.0,
+        temperature: float = 0.5,
+        entropy_eq: bool = False,
+        entropy_first: bool = False,
+        do_regression: bool = False,
+        regression_iters: int = 1000,
+        lr_regression: float = 3e-4,
+        dtype: torch.dtype | None = None,
+        cpu: bool = True,
+        **unknown: Any,
+    ) -> None:
+        if proj_type and proj_type != self.proj_type:
+            raise ValueError(f"{type(self).__name__} projects by {self.proj_type or 'nothing'}, not {proj_type!r}")
+        if unknown.keys() - {"optimizer_type_reg", "device"}:
+            raise ValueError(f"unknown words for a projection: {', '.join(sorted(unknown))}")
+        if not scale_prec:
+            raise ValueError("scale_prec=False: trpl has no distance that is not scaled by the old precision")
+        get_entropy_schedule(entropy_schedule, total_train_steps or 1, 1)
+        self.mean_bound, self.cov_bound, self.trust_region_coeff = mean_bound, cov_bound, trust_region_coeff
+        self.entropy_schedule, self.action_dim, self.total_train_steps = entropy_schedule, action_dim, total_train_steps
+        self.target_entropy, self.temperature = target_entropy, temperature
+        self.entropy_eq, self.entropy_first = entropy_eq, entropy_first
+        self.do_regression, self.regression_iters, self.lr_regression = do_regression, regression_iters, lr_regression
+        self.dtype = dtype
+        self.initial_entropy: Tensor | float | None = None
+        self._layer: Any = None
+        if self.proj_type:
+            self._layer = LAYERS[self.proj_type](mean_bound, cov_bound, entropy_first=entropy_first)
+
+    def __call__(self, policy: Any, p: MeanAndChol, q: MeanAndChol, step: int = 0, *args: Any, **kwargs: Any) -> Any:
+        """The predicted policy `p` inside the trust region around `q`, as mean and Cholesky factor."""
+        if self._layer is None:
+            return p
+        predicted, old = self._gaussian(policy, p), self._gaussian(policy, q)
+        beta = self._entropy_target(policy, q, predicted.dim, step)
+        constraint = {} if beta is None else {"entropy" if self.entropy_eq else "min_entropy": beta}
+        projected = self._layer(predicted, old, **constraint)
+        return projected.mean, _as_matrix(projected, p[1])
+
+    def get_trust_region_loss(self, policy: Any, p: MeanAndChol, proj_p: MeanAndChol) -> Tensor:
+        """The regression penalty with its weight; its gradient goes into `p` only."""
+        if self._layer is None:
+            return p[0].new_zeros(())
+        penalty = self._layer.penalty(self._gaussian(policy, p), self._gaussian(policy, proj_p))
+        return self.trust_region_coeff * penalty.mean()
+
+    def trust_region_value(self, policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
+        """Mean part and covariance part of the distance that is bounded, state by state."""
+        parts = DISTANCES[self.proj_type or "kl"](self._gaussian(policy, p), self._gaussian(policy, q))
+        return parts.mean, parts.cov.expand(parts.mean.shape)
+
+    def trust_region_regression(
+        self, policy: nn.Module, obs: Tensor, q: MeanAndChol, n_minibatches: int, global_steps: int
+    ) -> dict[str, float]:
+        """Fit the network to its own projection; the targets are those of the network as it came in.
+
+        Args:
+            policy: The network; `policy(obs)` is mean and Cholesky factor.
+            obs: Observations.
+            q: The old policy there.
+            n_minibatches: Minibatches per epoch.
+            global_steps: Step of the entropy schedule.
+
+        Returns:
+            The last mean distance under "regression_loss"; empty without `do_regression`.
+        """
+        if not self.do_regression or self._layer is None:
+            return {}
+        with torch.no_grad():
+            target = self(policy, copy.deepcopy(policy)(obs), q, global_steps)
+        optimizer = torch.optim.Adam(policy.parameters(), lr=self.lr_regression)
+        loss = torch.zeros(())
+        for _ in range(self.regression_iters):
+            for rows in torch.randperm(len(obs), device=obs.device).chunk(n_minibatches):
+                p, goal = policy(obs[rows]), (target[0][rows], target[1][rows])
+                loss = self._layer.penalty(self._gaussian(policy, p), self._gaussian(policy, goal)).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        return {"regression_loss": loss.item()}
+
+    @torch.no_grad()
+    def compute_metrics(self, policy: Any, p: MeanAndChol, q: MeanAndChol) -> dict[str, Tensor]:
+        """KL, the distance that is bounded, and entropies, as means and maxima over the states."""
+        kl = kl_parts(self._gaussian(policy, p), self._gaussian(policy, q))
+        mean, cov = self.trust_region_value(policy, p, q)
+        entropies = [entropy(self._gaussian(policy, each)) for each in (p, q)]
+        return {
+            "kl": (kl.mean + kl.cov).mean(),
+            "kl_max": (kl.mean + kl.cov).max(),
+            "constraint": (mean + cov).mean(),
+            "constraint_max": (mean + cov).max(),
+            "mean_constraint": mean.mean(),
+            "mean_constraint_max": mean.max(),
+            "cov_constraint": cov.mean(),
+            "cov_constraint_max": cov.max(),
+            "entropy": entropies[0].mean(),
+            "entropy_diff": (entropies[1] - entropies[0]).mean(),
+        }
+
+    def _gaussian(self, policy: Any, p: MeanAndChol) -> Gaussian:
+        mean, chol = p if self.dtype is None else (x.to(self.dtype) for x in p)
+        return _gaussian(policy, (mean, chol))
+
+    def _entropy_target(self, policy: Any, q: MeanAndChol, dim: int, step: int) -> Any:
+        schedule = get_entropy_schedule(self.entropy_schedule, self.total_train_steps or 0, self.action_dim or dim)
+        if self.initial_entropy is None and self.entropy_schedule not in (None, False, "", "None", "none"):
+            self.initial_entropy = float(entropy(self._gaussian(policy, q)).mean())
+        return schedule(self.initial_entropy, self.target_entropy, self.temperature, step)
+
+
+class KLProjectionLayer(BaseProjectionLayer):
+    """Reverse KL, diagonal and full."""
+
+    proj_type = "kl"
+
+
+class WassersteinProjectionLayer(BaseProjectionLayer):
+    """Wasserstein-2 in the paper's commuting form, scaled by the old precision."""
+
+    proj_type = "w2"
+
+
+class FrobeniusProjectionLayer(BaseProjectionLayer):
+    """Frobenius norm of the change of covariance."""
+
+    proj_type = "frob"
+
+
+def get_projection_layer(proj_type: str | None = "", **kwargs: Any) -> BaseProjectionLayer:
+    """A projection by the name that old configurations have for it: "kl", "w2", "frob", or "" for none."""
+    kinds: dict[str, type[BaseProjectionLayer]] = {
+        "": BaseProjectionLayer,
+        "kl": KLProjectionLayer,
+        "w2": WassersteinProjectionLayer,
+        "frob": FrobeniusProjectionLayer,
+    }
+    name = (proj_type or "").lower()
+    if name not in kinds:
+        hint = "; PAPI is a method of `trpl train`" if name == "papi" else ""
+        raise ValueError(f"proj_type must be one of kl, w2, frob or empty, not {proj_type!r}{hint}")
+    return kinds[name](**kwargs)
+
+
+def gaussian_kl(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
+    """Mean part and covariance part of KL(p ‖ q), state by state."""
+    parts = kl_parts(_gaussian(policy, p), _gaussian(policy, q))
+    return parts.mean, parts.cov.expand(parts.mean.shape)
+
+
+def gaussian_kl_details(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """KL(p ‖ q) by parts: of the means, of the covariances, and the latter's shape and volume.
+
+    volume = ½ (log det Σ_q − log det Σ_p), shape = ½ (tr(Σ_q⁻¹ Σ_p) − d); the two add up to the covariance part.
+    """
+    mean, cov = gaussian_kl(policy, p, q)
+    first, second = (entropy(_gaussian(policy, each)).expand(mean.shape) for each in (p, q))
+    volume = second - first  # entropies differ by half the log-determinants
+    return mean, cov, cov - volume, volume
+
+
+def gaussian_wasserstein_commutative(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
+    """Mean part and covariance part of the scaled Wasserstein-2 distance in its commuting form."""
+    parts = wasserstein_parts(_gaussian(policy, p), _gaussian(policy, q))
+    return parts.mean, parts.cov.expand(parts.mean.shape)
+
+
+def gaussian_frobenius(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
+    """Mahalanobis distance of the means, and the Frobenius norm of the change of covariance."""
+    parts = frobenius_parts(_gaussian(policy, p), _gaussian(policy, q))
+    return parts.mean, parts.cov.expand(parts.mean.shape)
+
+
+def _gaussian(policy: Any, p: MeanAndChol) -> Gaussian:
+    """A mean and a Cholesky factor as a Gaussian of the structure that the policy says it has."""
+    mean, chol = p
+    if chol.shape[-2:] != (mean.shape[-1],) * 2:
+        raise ValueError(
+            f"a policy is a mean [batch, dim] and a Cholesky factor [batch, dim, dim]; their shapes are "
+            f"{tuple(mean.shape)} and {tuple(chol.shape)}"
+        )
+    contextual = getattr(policy, "contextual_std", getattr(policy, "contextual_cov", True))
+    if not contextual and chol.ndim > 2:
+        chol = chol.reshape(-1, *chol.shape[-2:])[0]
+    if getattr(policy, "is_diag", False):
+        return DiagGaussian(mean, chol.diagonal(dim1=-2, dim2=-1))
+    if getattr(policy, "is_root", False):
+        raise ValueError("the policy gives symmetric square roots (is_root); trpl takes lower Cholesky factors")
+    return FullGaussian(mean, chol)
+
+
+def _as_matrix(p: Gaussian, like: Tensor) -> Tensor:
+    """The Cholesky factor, one per state as it came in."""
+    chol = torch.diag_embed(p.std) if isinstance(p, DiagGaussian) else p.chol
+    return chol.expand(like.shape)
+
+
+def _modules() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The modules of the old package that users of its projections import, by name, with their contents."""
+    projections = {
+        "base_projection_layer": {"BaseProjectionLayer": BaseProjectionLayer},
+        "kl_projection_layer": {"KLProjectionLayer": KLProjectionLayer},
+        "w2_projection_layer": {"WassersteinProjectionLayer": WassersteinProjectionLayer},
+        "frob_projection_layer": {"FrobeniusProjectionLayer": FrobeniusProjectionLayer},
+        "projection_factory": {"get_projection_layer": get_projection_layer},
+    }
+    yield PACKAGE, {}
+    yield f"{PACKAGE}.projections", {}
+    for name, contents in projections.items():
+        yield f"{PACKAGE}.projections.{name}", contents
+    yield f"{PACKAGE}.utils", {}
+    functions = [gaussian_kl, gaussian_kl_details, gaussian_wasserstein_commutative, gaussian_frobenius]
+    yield f"{PACKAGE}.utils.projection_utils", {f.__name__: f for f in (*functions, get_entropy_schedule)}
+
+
+def install(*, replace: bool = False) -> None:
+    """Serve `import trust_region_projections…` from here, for this process.
+
+    Args:
+        replace: Also where the real package is installed.
+
+    Raises:
+        ImportError: If the real package is installed, and is not to be replaced.
+    """
+    present = sys.modules.get(PACKAGE)
+    if present is not None and getattr(present, "__trpl__", False):
+        return
+    if not replace and (present is not None or util.find_spec(PACKAGE) is not None):
+        raise ImportError(f"{PACKAGE} itself is installed; install(replace=True) serves it from trpl all the same")
+    for name, contents in _modules():
+        module = ModuleType(name, f"The interface of {name}, served by trpl.")
+        module.__dict__.update(contents, __trpl__=True, __path__=[])
+        sys.modules[name] = module
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
