@@ -1,0 +1,100 @@
+"""Bernoulli policies: independent yes-or-no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from trpl.engines import engine_of
+from trpl.errors import ConvergenceError
+from trpl.families.checks import check_arrays, check_finite
+from trpl.families.interpolated import Interpolated
+from trpl.families.protocol import register
+from trpl.natural.bernoulli import BernoulliPath, bernoulli_entropy, bernoulli_kl
+from trpl.special import softplus
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array, PerState, Vector
+
+
+class Bernoulli(NamedTuple):
+    """A batch of products of Bernoulli distributions.
+
+    `logits` is `[*batch, dim]`: log p/(1 − p) of each component, finite.
+    """
+
+    logits: Vector
+
+    @property
+    def dim(self) -> int:
+        """Number of components."""
+        return self.logits.shape[-1]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape in front of the components."""
+        return tuple(self.logits.shape[:-1])
+
+    def detached(self) -> Bernoulli:
+        """The same distribution, a constant for differentiation."""
+        return Bernoulli(engine_of(self.logits).constant(self.logits))
+
+
+@dataclass(frozen=True)
+class BernoulliFamily(Interpolated):
+    """Products of Bernoulli distributions; natural parameters are the logits."""
+
+    words: ClassVar[str] = "Bernoulli"
+    cores: ClassVar[tuple[int, ...]] = (1,)
+
+    def arrays(self, p: Bernoulli) -> tuple[Array, ...]:
+        return tuple(p)
+
+    def make(self, arrays: Sequence[Array]) -> Bernoulli:
+        return Bernoulli(*arrays)
+
+    def batch_shape(self, p: Bernoulli) -> tuple[int, ...]:
+        return p.batch_shape
+
+    def split_action(self, p: Bernoulli, x: Array) -> tuple[Array, Array]:
+        """As many numbers of the last axis as there are components, and the rest."""
+        return x[..., : p.dim], x[..., p.dim :]
+
+    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array], *, precise: bool) -> BernoulliPath:
+        return BernoulliPath(predicted[0], old[0])
+
+    def check_one(self, name: str, p: Bernoulli) -> None:
+        check_arrays(name, [("logits", p.logits)])
+        if p.logits.ndim < 1 or p.logits.shape[-1] == 0:
+            raise ValueError(f"{name}.logits needs a last axis with the components; got shape {tuple(p.logits.shape)}")
+
+    def check_pair(self, name: str, p: Bernoulli, q: Bernoulli) -> None:
+        if p.dim != q.dim:
+            raise ValueError(f"old policy has {q.dim} components, {name} has {p.dim}")
+
+    def admit(self, e: Engine, predicted: Bernoulli, old: Bernoulli) -> None:
+        if not e.finite(predicted.logits, old.logits):
+            check_finite(e, "predicted", [("logits", predicted.logits)])
+            check_finite(e, "old", [("logits", old.logits)])
+
+    def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
+        (logits,) = projected
+        if logits is not None and not e.finite(logits):
+            raise ConvergenceError("the projected logits are not finite: the logits are too large for their dtype")
+
+    def kl(self, e: Engine, p: Bernoulli, q: Bernoulli) -> PerState:
+        return e.xp.sum(bernoulli_kl(e, p.logits, q.logits), axis=-1)
+
+    def entropy(self, e: Engine, p: Bernoulli) -> PerState:
+        return e.xp.sum(bernoulli_entropy(e, p.logits), axis=-1)
+
+    def log_prob(self, e: Engine, p: Bernoulli, x: Array) -> PerState:
+        """log σ(l) for each 1 of x, log σ(−l) for each 0."""
+        chosen = e.xp.astype(x, p.logits.dtype) if x.dtype != p.logits.dtype else x
+        return -e.xp.sum(chosen * softplus(e, -p.logits) + (1.0 - chosen) * softplus(e, p.logits), axis=-1)
+
+
+BERNOULLI = BernoulliFamily()
+register(Bernoulli, lambda p: BERNOULLI)

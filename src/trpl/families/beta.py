@@ -1,0 +1,118 @@
+"""Beta policies: independent actions between 0 and 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from trpl.engines import engine_of
+from trpl.errors import ConvergenceError
+from trpl.families.checks import check_arrays, check_finite
+from trpl.families.interpolated import Interpolated
+from trpl.families.protocol import register
+from trpl.natural.beta import BetaPath, Shape, beta_entropy, beta_kl
+from trpl.special import gamma_rest
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array, PerState, Vector
+
+
+class Beta(NamedTuple):
+    """A batch of products of Beta distributions on (0, 1).
+
+    `alpha` and `beta`, both positive, are `[*batch, dim]`.
+    """
+
+    alpha: Vector
+    beta: Vector
+
+    @property
+    def dim(self) -> int:
+        """Number of components."""
+        return self.alpha.shape[-1]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape in front of the components."""
+        return tuple(self.alpha.shape[:-1])
+
+    def detached(self) -> Beta:
+        """The same distribution, a constant for differentiation."""
+        e = engine_of(self.alpha)
+        return Beta(e.constant(self.alpha), e.constant(self.beta))
+
+
+@dataclass(frozen=True)
+class BetaFamily(Interpolated):
+    """Products of Beta distributions; natural parameters are α and β."""
+
+    words: ClassVar[str] = "Beta"
+    cores: ClassVar[tuple[int, ...]] = (1, 1)
+
+    def arrays(self, p: Beta) -> tuple[Array, ...]:
+        return tuple(p)
+
+    def make(self, arrays: Sequence[Array]) -> Beta:
+        return Beta(*arrays)
+
+    def batch_shape(self, p: Beta) -> tuple[int, ...]:
+        return p.batch_shape
+
+    def split_action(self, p: Beta, x: Array) -> tuple[Array, Array]:
+        """As many numbers of the last axis as there are components, and the rest."""
+        return x[..., : p.dim], x[..., p.dim :]
+
+    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array], *, precise: bool) -> BetaPath:
+        return BetaPath(Shape(*predicted), Shape(*old))
+
+    def check_one(self, name: str, p: Beta) -> None:
+        check_arrays(name, [("alpha", p.alpha), ("beta", p.beta)])
+        shapes = tuple(p.alpha.shape), tuple(p.beta.shape)
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"{name}.alpha and {name}.beta must have one shape; got {shapes[0]} and {shapes[1]}")
+        if len(shapes[0]) < 1 or shapes[0][-1] == 0:
+            raise ValueError(f"{name}.alpha needs a last axis with the components; got shape {shapes[0]}")
+
+    def check_pair(self, name: str, p: Beta, q: Beta) -> None:
+        if p.dim != q.dim:
+            raise ValueError(f"old policy has {q.dim} components, {name} has {p.dim}")
+
+    def admit(self, e: Engine, predicted: Beta, old: Beta) -> None:
+        for name, p in (("predicted", predicted), ("old", old)):
+            if not e.finite(*p):
+                check_finite(e, name, [("alpha", p.alpha), ("beta", p.beta)])
+            lowest = float(e.xp.min(e.xp.minimum(*p))) if 0 not in p.alpha.shape else 1.0
+            if not lowest > 0.0:
+                raise ValueError(f"{name}.alpha and {name}.beta must be positive; the smallest entry is {lowest:g}")
+
+    def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
+        sound = all(x is None or 0 in x.shape or (e.finite(x) and bool(e.xp.min(x) > 0.0)) for x in projected)
+        if not sound:
+            raise ConvergenceError(
+                "the projected alpha and beta are not finite and positive: the entropy target is too far, or the "
+                "parameters are too large for their dtype; use float64 or a smaller bound"
+            )
+
+    def kl(self, e: Engine, p: Beta, q: Beta) -> PerState:
+        return e.xp.sum(beta_kl(e, Shape(*p), Shape(*q)), axis=-1)
+
+    def entropy(self, e: Engine, p: Beta) -> PerState:
+        return e.xp.sum(beta_entropy(e, Shape(*p)), axis=-1)
+
+    def log_prob(self, e: Engine, p: Beta, x: Vector) -> PerState:
+        """(α − 1) log x + (β − 1) log(1 − x) − log B(α, β), with the large terms of log B beside those of x.
+
+        −log B = −R(α) − R(β) + R(α + β) − α log m − β log(1 − m) with the mean m.
+        """
+        xp = e.xp
+        total = p.alpha + p.beta
+        rest = gamma_rest(e, total) - gamma_rest(e, p.alpha) - gamma_rest(e, p.beta)
+        ones = p.alpha * (xp.log(x) - xp.log(p.alpha / total)) - xp.log(x)
+        zeros = p.beta * (xp.log1p(-x) - xp.log(p.beta / total)) - xp.log1p(-x)
+        return xp.sum(ones + zeros + rest, axis=-1)
+
+
+BETA = BetaFamily()
+register(Beta, lambda p: BETA)

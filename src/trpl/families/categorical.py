@@ -1,0 +1,143 @@
+"""Categorical policies: one of several classes, some of which may be forbidden."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from trpl.engines import engine_of
+from trpl.errors import ConvergenceError
+from trpl.families.checks import check_arrays
+from trpl.families.interpolated import Interpolated
+from trpl.families.protocol import register
+from trpl.natural.categorical import HEAVY, CategoricalPath, log_sum_exp
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array, PerState, Vector
+
+
+class Categorical(NamedTuple):
+    """A batch of categorical distributions, by their logits.
+
+    `logits` is `[*batch, num_classes]`: log-probabilities up to a constant for each state. −inf forbids a class.
+    """
+
+    logits: Vector
+
+    @property
+    def dim(self) -> int:
+        """Number of classes."""
+        return self.logits.shape[-1]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape in front of the classes."""
+        return tuple(self.logits.shape[:-1])
+
+    def detached(self) -> Categorical:
+        """The same distribution, a constant for differentiation."""
+        return Categorical(engine_of(self.logits).constant(self.logits))
+
+
+def log_probabilities(e: Engine, p: Categorical) -> Vector:
+    """The normalised logits."""
+    return p.logits - log_sum_exp(e, p.logits)[..., None]
+
+
+@dataclass(frozen=True)
+class CategoricalFamily(Interpolated):
+    """Categorical distributions; natural parameters are the logits."""
+
+    words: ClassVar[str] = "Categorical"
+    cores: ClassVar[tuple[int, ...]] = (1,)
+
+    def arrays(self, p: Categorical) -> tuple[Array, ...]:
+        return tuple(p)
+
+    def make(self, arrays: Sequence[Array]) -> Categorical:
+        return Categorical(*arrays)
+
+    def batch_shape(self, p: Categorical) -> tuple[int, ...]:
+        return p.batch_shape
+
+    def split_action(self, p: Categorical, x: Array) -> tuple[Array, Array]:
+        """The first number of the last axis, and the rest: how a product takes a flat action apart."""
+        return x[..., 0], x[..., 1:]
+
+    def between(
+        self, e: Engine, predicted: Sequence[Array], old: Sequence[Array], *, precise: bool
+    ) -> CategoricalPath:
+        return CategoricalPath(e, predicted[0], old[0], precise=precise)
+
+    def check_one(self, name: str, p: Categorical) -> None:
+        check_arrays(name, [("logits", p.logits)])
+        if p.logits.ndim < 1 or p.logits.shape[-1] == 0:
+            raise ValueError(f"{name}.logits needs a last axis with the classes; got shape {tuple(p.logits.shape)}")
+
+    def check_pair(self, name: str, p: Categorical, q: Categorical) -> None:
+        if p.dim != q.dim:
+            raise ValueError(f"old policy has {q.dim} classes, {name} has {p.dim}")
+
+    def admit(self, e: Engine, predicted: Categorical, old: Categorical) -> None:
+        if e.finite(predicted.logits, old.logits):
+            return
+        for name, p in (("predicted", predicted), ("old", old)):
+            count = int(e.xp.sum((p.logits != p.logits) | (p.logits == math.inf)))
+            if count:
+                raise ValueError(f"{name}.logits has {count} entries that are NaN or +inf; −inf forbids a class")
+            empty = int(e.xp.sum(e.xp.max(p.logits, axis=-1) == -math.inf)) if 0 not in p.logits.shape else 0
+            if empty:
+                raise ValueError(f"{name}.logits forbids every class in {empty} states")
+        lost = e.xp.max((predicted.logits == -math.inf) & (old.logits > -math.inf), axis=-1)
+        count = int(e.xp.sum(lost))
+        if count:
+            raise ValueError(
+                f"predicted forbids classes that old allows in {count} states, which no bound on the KL can follow "
+                "from old; give both policies the same mask"
+            )
+
+    def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
+        (logits,) = projected
+        if logits is not None and not e.finite(logits) and bool(e.xp.sum(logits != logits)):
+            raise ConvergenceError("the projected logits are not numbers: the logits are too large for their dtype")
+
+    def kl(self, e: Engine, p: Categorical, q: Categorical) -> PerState:
+        """Σ q φ(t), φ(t) = te^t − (e^t − 1) ≥ 0, t = log p/q: no sum of terms of either sign, and exact for p near q.
+
+        Classes without a probability count by their limits: q where p has none, ∞ where only q has none.
+        """
+        xp = e.xp
+        log_p, log_q = log_probabilities(e, p), log_probabilities(e, q)
+        has_p, has_q = log_p > -math.inf, log_q > -math.inf
+        both = has_p & has_q
+        log_p, log_q = xp.where(both, log_p, 0.0), xp.where(has_q, log_q, 0.0)
+        t = xp.where(both, log_p - log_q, 0.0)
+        light = t < HEAVY
+        grown = xp.expm1(xp.where(light, t, 0.0))
+        q_weight = xp.exp(log_q)
+        heavy = xp.exp(log_p) * (t - 1.0) + q_weight
+        terms = xp.where(both, xp.where(light, q_weight * (t + t * grown - grown), heavy), 0.0)
+        rest = xp.where(has_q & ~has_p, q_weight, xp.where(has_p & ~has_q, math.inf, 0.0))
+        return xp.sum(terms + rest, axis=-1)
+
+    def entropy(self, e: Engine, p: Categorical) -> PerState:
+        """−Σ p log p; a class without a probability adds nothing."""
+        logs = log_probabilities(e, p)
+        has = logs > -math.inf
+        safe = e.xp.where(has, logs, 0.0)
+        return -e.xp.sum(e.xp.where(has, e.xp.exp(safe) * safe, 0.0), axis=-1)
+
+    def log_prob(self, e: Engine, p: Categorical, x: Array) -> PerState:
+        """The log-probability of class x, an array of whole numbers of the batch shape."""
+        batch = tuple(x.shape)
+        logits = e.xp.broadcast_to(p.logits, (*batch, p.dim)) if batch != p.batch_shape else p.logits
+        index = e.xp.astype(x, e.xp.int64) if x.dtype != e.xp.int64 else x
+        chosen = e.xp.take_along_axis(logits, index[..., None], axis=-1)[..., 0]
+        return chosen - log_sum_exp(e, p.logits)
+
+
+CATEGORICAL = CategoricalFamily()
+register(Categorical, lambda p: CATEGORICAL)

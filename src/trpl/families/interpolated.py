@@ -1,0 +1,62 @@
+"""The joint KL projection of families that interpolate natural parameters: the same five methods for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trpl.natural import projection
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.families.protocol import Held, Policy
+    from trpl.implicit import Like, Solved
+    from trpl.natural.path import Path
+    from trpl.types import Array, PerState
+
+
+class Interpolated:
+    """What a family with a path between its policies need not say itself; nothing here is to be overridden."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def cores(self) -> tuple[int, ...]: ...
+        def arrays(self, p: Policy) -> tuple[Array, ...]: ...
+        def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array], *, precise: bool) -> Path: ...
+
+    def residuals(self, held: Held) -> tuple[Like, ...]:
+        """s and, with an entropy, τ and what binds."""
+        return projection.residuals(len(self.cores), held)
+
+    def _inputs(self, p: Policy, q: Policy, bound: PerState, entropy: PerState | None) -> tuple[Array, ...]:
+        return (*self.arrays(p), *self.arrays(q), bound, *(() if entropy is None else (entropy,)))
+
+    def solve(
+        self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held, *, whole: bool
+    ) -> Solved | None:
+        """See `trpl.families.protocol.Family.solve`."""
+        return projection.solve(e, self.between, self.cores, self._inputs(p, q, bound, entropy), held, whole=whole)
+
+    def pullback(
+        self,
+        e: Engine,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        residuals: Sequence[Array],
+        cotangents: Sequence[Array | None],
+        needed: Sequence[bool],
+        held: Held,
+    ) -> Sequence[Array | None]:
+        """See `trpl.families.protocol.Family.pullback`."""
+        return projection.pullback(e, self.between, self.cores, inputs, residuals, cotangents, needed, held)
+
+    def multipliers(
+        self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held
+    ) -> tuple[PerState, PerState]:
+        """η of the KL and ω of the entropy; 0 where a constraint does not bind."""
+        return projection.multipliers(e, self.between, self.cores, self._inputs(p, q, bound, entropy), held)
+
+    def entropy_range(self, e: Engine, q: Policy, bound: PerState) -> tuple[PerState, PerState]:
+        """The least and the greatest entropy of any policy within the bound of q."""
+        return projection.entropy_range(e, self.between, self.cores, self.arrays(q), bound)

@@ -1,0 +1,174 @@
+"""Products: independent parts of any family, under one bound for the whole or one for each part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from trpl.engines import framework_of
+from trpl.families.bernoulli import BernoulliFamily
+from trpl.families.beta import BetaFamily
+from trpl.families.categorical import CategoricalFamily
+from trpl.families.checks import dtype_name
+from trpl.families.gaussian import GaussianFamily
+from trpl.families.interpolated import Interpolated
+from trpl.families.protocol import Family, Policy, family_of, is_policy, register
+from trpl.implicit.problems import broadcast_shapes
+from trpl.natural.gaussian import DiagPath, FullPath
+from trpl.natural.path import Path, Together
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array, PerState
+
+
+class Product(NamedTuple):
+    """Independent parts, each a policy value: several categoricals of any sizes, a Gaussian beside a categorical, ….
+
+    All parts have the same batch of states.
+    """
+
+    parts: tuple[Policy, ...]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of the batch of states."""
+        return broadcast_shapes(*(family_of(p).batch_shape(p) for p in self.parts))
+
+    def detached(self) -> Product:
+        """The same distribution, a constant for differentiation."""
+        return Product(tuple(p.detached() for p in self.parts))
+
+
+PARTS = (GaussianFamily, CategoricalFamily, BernoulliFamily, BetaFamily)
+
+
+@dataclass(frozen=True)
+class ProductFamily(Interpolated):
+    """Products of these families; KL and entropy add up, and one place on the path serves all parts."""
+
+    families: tuple[Family, ...]
+
+    @property
+    def words(self) -> str:
+        return f"Product of {', '.join(f.words for f in self.families)}"
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        return tuple(core for family in self.families for core in family.cores)
+
+    def arrays(self, p: Product) -> tuple[Array, ...]:
+        return tuple(x for family, part in zip(self.families, p.parts, strict=True) for x in family.arrays(part))
+
+    def _split(self, arrays: Sequence[Array]) -> list[Sequence[Array]]:
+        found, start = [], 0
+        for family in self.families:
+            found.append(arrays[start : start + len(family.cores)])
+            start += len(family.cores)
+        return found
+
+    def make(self, arrays: Sequence[Array]) -> Product:
+        split = zip(self.families, self._split(arrays), strict=True)
+        return Product(tuple(family.make(own) for family, own in split))
+
+    def batch_shape(self, p: Product) -> tuple[int, ...]:
+        return p.batch_shape
+
+    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array], *, precise: bool) -> Path:
+        paths = []
+        for family, p, q in zip(self.families, self._split(predicted), self._split(old), strict=True):
+            if isinstance(family, GaussianFamily):
+                paths.append((FullPath if family.full else DiagPath).between(e, p, q))
+            else:
+                paths.append(family.between(e, p, q, precise=precise))  # pyright: ignore[reportAttributeAccessIssue]
+        return Together(paths, [len(family.cores) for family in self.families])
+
+    def check_one(self, name: str, p: Product) -> None:
+        if not isinstance(p.parts, tuple) or not p.parts:
+            raise ValueError(f"{name}.parts must be a tuple of policies")
+        for i, (family, part) in enumerate(zip(self.families, p.parts, strict=True)):
+            family.check_one(f"{name}.parts[{i}]", part)
+        first = self.arrays(p)[0]
+        for i, (family, part) in enumerate(zip(self.families, p.parts, strict=True)):
+            other = family.arrays(part)[0]
+            if framework_of(other) != framework_of(first) or other.dtype != first.dtype:
+                raise ValueError(
+                    f"{name}.parts[0] has {framework_of(first)} arrays of {dtype_name(first)} and {name}.parts[{i}] "
+                    f"{framework_of(other)} arrays of {dtype_name(other)}; convert them to one"
+                )
+            shapes = self.families[0].batch_shape(p.parts[0]), family.batch_shape(part)
+            if shapes[0] != shapes[1]:
+                raise ValueError(
+                    f"{name}.parts[0] has the batch shape {shapes[0]} and {name}.parts[{i}] {shapes[1]}; "
+                    "all parts need the same"
+                )
+
+    def check_pair(self, name: str, p: Product, q: Product) -> None:
+        if len(p.parts) != len(q.parts) or [type(x) for x in p.parts] != [type(x) for x in q.parts]:
+            kinds = [", ".join(type(x).__name__ for x in policy.parts) for policy in (p, q)]
+            raise ValueError(f"{name} has the parts {kinds[0]} and old {kinds[1]}; they must be the same")
+        for i, (family, own, other) in enumerate(zip(self.families, p.parts, q.parts, strict=True)):
+            family.check_pair(f"{name}.parts[{i}]", own, other)
+
+    def admit(self, e: Engine, predicted: Product, old: Product) -> None:
+        for i, (family, p, q) in enumerate(zip(self.families, predicted.parts, old.parts, strict=True)):
+            try:
+                family.admit(e, p, q)
+            except ValueError as error:
+                raise ValueError(f"part {i}: {error}") from None
+
+    def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
+        for family, own in zip(self.families, self._split(projected), strict=True):  # pyright: ignore[reportArgumentType]
+            family.accept(e, own)
+
+    def kl(self, e: Engine, p: Product, q: Product) -> PerState:
+        both = zip(self.families, p.parts, q.parts, strict=True)
+        return sum(family.kl(e, own, other) for family, own, other in both)  # pyright: ignore[reportReturnType]
+
+    def entropy(self, e: Engine, p: Product) -> PerState:
+        """The sum of the parts' entropies, those of densities and of probabilities alike."""
+        own = zip(self.families, p.parts, strict=True)
+        return sum(family.entropy(e, part) for family, part in own)  # pyright: ignore[reportReturnType]
+
+    def log_prob(self, e: Engine, p: Product, x: Array | Sequence[Array]) -> PerState:
+        """The sum over parts; x is one action for each part, or all of them side by side in its last axis."""
+        return sum(  # pyright: ignore[reportReturnType]
+            family.log_prob(e, part, own)
+            for family, part, own in zip(self.families, p.parts, self.actions(p, x), strict=True)
+        )
+
+    def actions(self, p: Product, x: Array | Sequence[Array]) -> tuple[Array, ...]:
+        """An action for each part.
+
+        Raises:
+            ValueError: If there are not as many numbers, or as many actions, as the parts need.
+        """
+        if isinstance(x, tuple | list):
+            if len(x) != len(p.parts):
+                raise ValueError(f"{len(x)} actions for {len(p.parts)} parts")
+            return tuple(x)
+        found, rest = [], x
+        for family, part in zip(self.families, p.parts, strict=True):
+            own, rest = _split_action(family, part, rest)
+            found.append(own)
+        if rest.shape[-1] != 0:
+            raise ValueError(f"an action has {x.shape[-1]} numbers, {rest.shape[-1]} more than the parts need")
+        return tuple(found)
+
+
+def _split_action(family: Family, part: Policy, x: Array) -> tuple[Array, Array]:
+    if isinstance(family, GaussianFamily):
+        return x[..., : part.dim], x[..., part.dim :]  # pyright: ignore[reportAttributeAccessIssue]
+    return family.split_action(part, x)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _family(p: Product) -> ProductFamily:
+    families = tuple(family_of(part) for part in p.parts if is_policy(part))
+    if len(families) != len(p.parts) or not all(isinstance(f, PARTS) for f in families):
+        kinds = ", ".join(type(part).__name__ for part in p.parts)
+        raise ValueError(f"parts of a Product are Gaussians, Categoricals, Bernoullis and Betas; got {kinds}")
+    return ProductFamily(families)
+
+
+register(Product, _family)

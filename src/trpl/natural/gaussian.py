@@ -1,0 +1,249 @@
+"""The path between two Gaussians, beside other parts of a product: precisions and precision-weighted means.
+
+In coordinates in which the old policy is N(0, I) and the predicted precision diagonal, with entries λ and mean m,
+
+    K̃ = τ((1 − s) + sλ),    mean m̃ = τsλm/K̃,    variance v = 1/K̃,
+
+and for directions (a, b) of (η, K), F has cᵀFd = Σ v(a_c − b_c m̃)(a_d − b_d m̃) + ½ b_c b_d v². The coordinates are
+constants for differentiation: the path does not change with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from trpl.engines import mT
+from trpl.linalg import apply, gram_factor, gram_pullback, outer
+from trpl.natural.path import Linear, Moments
+from trpl.special import log1p_excess
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array, Mask
+
+
+class Spectrum(NamedTuple):
+    """λ, λ − 1 and m, each as precise as can be had, and the old policy's entropy."""
+
+    precision: Array
+    excess: Array
+    shift: Array
+    entropy: Array
+
+
+class Local(NamedTuple):
+    """The policy at (s, τ) in the path's coordinates."""
+
+    variance: Array
+    mean: Array
+    stretch: Array  # 1 + s(λ − 1)
+    log_precision: Array
+
+
+def _local(e: Engine, spectrum: Spectrum, s: Array, tau: Array | None) -> Local:
+    moved = s[..., None] * spectrum.excess
+    stretch, logs = 1.0 + moved, e.xp.log1p(moved)
+    mean = s[..., None] * spectrum.precision * spectrum.shift / stretch
+    if tau is not None:
+        logs = logs + e.xp.log(tau)[..., None]
+    return Local(e.xp.exp(-logs), mean, stretch, logs)
+
+
+def _moments(e: Engine, spectrum: Spectrum, s: Array, tau: Array | None) -> Moments:
+    here = _local(e, spectrum, s, tau)
+    rise = e.xp.expm1(-here.log_precision)
+    kl = 0.5 * e.xp.sum(log1p_excess(e, rise, -here.log_precision) + here.mean * here.mean, axis=-1)
+    entropy = spectrum.entropy - 0.5 * e.xp.sum(here.log_precision, axis=-1)
+    turn = spectrum.precision * spectrum.shift / here.stretch  # of Δ: a − b m̃
+    wide, tall = spectrum.excess * here.variance, here.stretch * here.variance
+    change = e.xp.sum(here.variance * turn * turn + 0.5 * wide * wide, axis=-1)
+    return Moments(kl, entropy, change, 0.5 * e.vecdot(wide, tall), 0.5 * e.vecdot(tall, tall))
+
+
+def _entropy_of_diagonal(e: Engine, diag: Array) -> Array:
+    return e.xp.sum(e.xp.log(diag), axis=-1) + 0.5 * diag.shape[-1] * math.log(2.0 * math.pi * math.e)
+
+
+class DiagPath(NamedTuple):
+    """Between two batches of Gaussians with standard deviations."""
+
+    old_mean: Array
+    old_std: Array
+    spectrum: Spectrum
+    floor: float = 0.0
+
+    @classmethod
+    def between(cls, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> DiagPath:
+        (mean, std), (old_mean, old_std) = predicted, old
+        change = (old_std - std) / std
+        shift = (mean - old_mean) / old_std
+        precision = (1.0 + change) * (1.0 + change)
+        return cls(
+            old_mean,
+            old_std,
+            Spectrum(precision, change * (2.0 + change), shift, _entropy_of_diagonal(e, old_std)),
+        )
+
+    def spread(self, e: Engine) -> Array:
+        return e.xp.sum(
+            (self.spectrum.precision * self.spectrum.shift) ** 2 + 0.5 * self.spectrum.excess**2, axis=-1
+        )
+
+    def guess(self, e: Engine, room: Array) -> None:
+        return None
+
+    def rows(self, mask: Mask) -> None:
+        return None
+
+    def along(self, e: Engine, s: Array) -> tuple[Array, Array]:
+        found = _moments(e, self.spectrum, s, None)
+        return found.kl, found.change
+
+    def moments(self, e: Engine, s: Array, tau: Array) -> Moments:
+        return _moments(e, self.spectrum, s, tau)
+
+    def hottest(self, e: Engine, s: Array) -> float:
+        return math.inf
+
+    def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:
+        here = _local(e, self.spectrum, s, tau)
+        return self.old_mean + self.old_std * here.mean, self.old_std * e.xp.exp(-0.5 * here.log_precision)
+
+    def linear(self, e: Engine, s: Array, tau: Array | None, cotangents: Sequence[Array]) -> Linear:
+        pull_mean, pull_std = (self.old_std * g for g in cotangents)
+        spectrum, here, found = self.spectrum, _local(e, self.spectrum, s, tau), _moments(e, self.spectrum, s, tau)
+        v, mean = here.variance, here.mean
+        pull_eta = pull_mean * v
+        pull_k = -pull_eta * mean - 0.5 * pull_std * v * e.xp.sqrt(v)
+        eta = spectrum.precision * spectrum.shift
+        warmed = 1.0 if tau is None else tau[..., None]
+
+        def back(
+            along_path: Array, along_warmth: Array, old: bool
+        ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
+            c2, c1, t = along_path[..., None], along_warmth[..., None], s[..., None]
+            b = c2 * spectrum.excess + c1 * here.stretch
+            turn = v * c2 * eta / here.stretch  # w turns nothing
+            k_eta = warmed * (pull_eta - turn)
+            k_k = warmed * (pull_k + mean * turn - 0.5 * b * v * v)
+            slope = -2.0 * t * spectrum.precision * e.xp.sqrt(spectrum.precision)
+            to_mean = t * spectrum.precision * k_eta
+            to_std = slope * (spectrum.shift * k_eta + k_k)
+            if not old:
+                return (to_mean / self.old_std, to_std / self.old_std), None
+            pressed = c2 / e.xp.where(t > 0.0, t, 1.0)
+            old_eta = (1.0 - t) * k_eta + pressed * mean
+            old_k = (1.0 - t) * k_k - pressed * 0.5 * (mean * mean + e.xp.expm1(-here.log_precision))
+            return (to_mean / self.old_std, to_std / self.old_std), (old_eta / self.old_std, -2.0 * old_k / self.old_std)
+
+        return Linear(
+            found.change,
+            found.cross,
+            found.warmth,
+            e.xp.sum(pull_eta * eta + pull_k * spectrum.excess, axis=-1),
+            e.xp.sum(pull_eta * s[..., None] * eta + pull_k * here.stretch, axis=-1),
+            back,
+        )
+
+
+class FullPath(NamedTuple):
+    """Between two batches of Gaussians with Cholesky factors; `basis` has the coordinates' axes in its columns."""
+
+    old_mean: Array
+    predicted_chol: Array
+    basis: Array  # L_q U
+    inverse: Array  # Uᵀ L_q⁻¹
+    old_chol: Array
+    spectrum: Spectrum
+    floor: float = 0.0
+
+    @classmethod
+    def between(cls, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> FullPath:
+        (mean, chol), (old_mean, old_chol) = predicted, old
+        chol, old_chol = chol * e.lower(chol), old_chol * e.lower(old_chol)
+        shift = e.solve_triangular(old_chol, (mean - old_mean)[..., None])[..., 0]
+        ratio = e.solve_triangular(*e.xp.broadcast_arrays(chol, old_chol))
+        _, singular, turn = e.xp.linalg.svd(ratio, full_matrices=False)  # L_p⁻¹L_q, whose square is the precision
+        one = e.xp.broadcast_to(e.eye(ratio), ratio.shape)
+        inverse = turn @ e.solve_triangular(e.xp.broadcast_to(old_chol, ratio.shape), one)
+        spectrum = Spectrum(
+            singular * singular,
+            (singular - 1.0) * (singular + 1.0),
+            apply(turn, shift),
+            _entropy_of_diagonal(e, e.diagonal(old_chol)),
+        )
+        return cls(old_mean, chol, old_chol @ mT(turn), inverse, old_chol, spectrum)
+
+    def spread(self, e: Engine) -> Array:
+        return DiagPath.spread(self, e)  # pyright: ignore[reportArgumentType]
+
+    def guess(self, e: Engine, room: Array) -> None:
+        return None
+
+    def rows(self, mask: Mask) -> None:
+        return None
+
+    def along(self, e: Engine, s: Array) -> tuple[Array, Array]:
+        found = _moments(e, self.spectrum, s, None)
+        return found.kl, found.change
+
+    def moments(self, e: Engine, s: Array, tau: Array) -> Moments:
+        return _moments(e, self.spectrum, s, tau)
+
+    def hottest(self, e: Engine, s: Array) -> float:
+        return math.inf
+
+    def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:
+        here = _local(e, self.spectrum, s, tau)
+        root = self.basis * e.xp.exp(-0.5 * here.log_precision)[..., None, :]
+        return self.old_mean + apply(self.basis, here.mean), gram_factor(e, root)
+
+    def linear(self, e: Engine, s: Array, tau: Array | None, cotangents: Sequence[Array]) -> Linear:
+        spectrum, here, found = self.spectrum, _local(e, self.spectrum, s, tau), _moments(e, self.spectrum, s, tau)
+        v, mean = here.variance, here.mean
+        chol = self.at(e, s, tau)[1]
+        pull_cov = mT(self.basis) @ gram_pullback(e, chol, cotangents[1]) @ self.basis
+        pull_eta = v * apply(mT(self.basis), cotangents[0])
+        pull_k = -(v[..., :, None] * pull_cov * v[..., None, :]) - _symmetric(outer(pull_eta, mean))
+        eta = spectrum.precision * spectrum.shift
+        warmed = 1.0 if tau is None else tau[..., None]
+        pull_diag = e.diagonal(pull_k)
+        eye = e.eye(pull_k)
+
+        def back(
+            along_path: Array, along_warmth: Array, old: bool
+        ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
+            c2, c1, t = along_path[..., None], along_warmth[..., None], s[..., None]
+            b = c2 * spectrum.excess + c1 * here.stretch
+            turn = v * c2 * eta / here.stretch
+            k_eta = warmed * (pull_eta - turn)
+            factor = warmed if tau is None else warmed[..., None]
+            k_k = factor * (pull_k + _symmetric(outer(turn, mean)) - (0.5 * b * v * v)[..., None] * eye)
+            inner = k_k + _symmetric(outer(k_eta, spectrum.shift))
+            to_cov = -t[..., None] * spectrum.precision[..., :, None] * inner * spectrum.precision[..., None, :]
+            lower = e.lower(k_k)
+            to_mean = apply(mT(self.inverse), t * spectrum.precision * k_eta)
+            to_chol = 2.0 * lower * (mT(self.inverse) @ to_cov @ (self.inverse @ self.predicted_chol))
+            if not old:
+                return (to_mean, to_chol), None
+            pressed = c2 / e.xp.where(t > 0.0, t, 1.0)
+            old_eta = (1.0 - t) * k_eta + pressed * mean
+            spread = outer(mean, mean) + e.xp.expm1(-here.log_precision)[..., None] * eye
+            old_k = (1.0 - t)[..., None] * k_k - (0.5 * pressed)[..., None] * spread
+            to_old_chol = -2.0 * lower * (mT(self.inverse) @ old_k @ (self.inverse @ self.old_chol))
+            return (to_mean, to_chol), (apply(mT(self.inverse), old_eta), to_old_chol)
+
+        return Linear(
+            found.change,
+            found.cross,
+            found.warmth,
+            e.xp.sum(pull_eta * eta + pull_diag * spectrum.excess, axis=-1),
+            e.xp.sum(pull_eta * s[..., None] * eta + pull_diag * here.stretch, axis=-1),
+            back,
+        )
+
+
+def _symmetric(x: Array) -> Array:
+    return 0.5 * (x + mT(x))

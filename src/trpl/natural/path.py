@@ -1,0 +1,147 @@
+"""What a family must know for its joint KL projection: its moments along the path, and derivatives there.
+
+With Δ = θ − θ_old, w = θ_old + sΔ, θ̃ = τw, F = ∇²A(θ̃) the covariance of the sufficient statistics, and μ their means:
+
+    V = ΔᵀFΔ,    X = ΔᵀFw,    W = wᵀFw,
+    ∂KL/∂s = τ(sV + (τ − 1)X),  ∂KL/∂τ = (τ − 1)W + sX,  ∂H/∂s = −τ²X,  ∂H/∂τ = −τW.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array, Mask
+
+
+class Moments(NamedTuple):
+    """KL to the old policy and entropy of the policy at (s, τ), and the three products of its covariance F."""
+
+    kl: Array
+    entropy: Array
+    change: Array  # V = ΔᵀFΔ
+    cross: Array  # X = ΔᵀFw
+    warmth: Array  # W = wᵀFw
+
+
+Back: TypeAlias = "Callable[[Array, Array, bool], tuple[tuple[Array, ...], tuple[Array, ...] | None]]"
+
+
+class Linear(NamedTuple):
+    """How the result at (s, τ) moves: the products of F, those with a cotangent h of θ̃, and the way back.
+
+    `back(along_path, along_warmth, old)` gives cotangents of the predicted policy's arrays and, if `old`, of the old
+    one's, for the cotangent k = h − c₁Fw − c₂FΔ of θ̃ and −(c₂/s)(μ_old − μ̃) of θ_old, with c₁ = `along_warmth` and
+    c₂ = `along_path`.
+    """
+
+    change: Array
+    cross: Array
+    warmth: Array
+    pull_change: Array  # ⟨h, Δ⟩
+    pull_warmth: Array  # ⟨h, w⟩
+    back: Back
+
+
+class Guess(NamedTuple):
+    """s for a bound alone, and where it is exact to rounding; 1 inside of the bound."""
+
+    s: Array
+    sure: Mask
+
+
+class Path(Protocol):
+    """The policies between an old and a predicted one, for a batch of states."""
+
+    @property
+    def floor(self) -> Array | float:
+        """The KL that any policy without the predicted one's zeros would exceed: KL(s → 0); 0 where supports agree."""
+        ...
+
+    def spread(self, e: Engine) -> Array:
+        """V at the old policy: KL ≈ ½ s² V for small s."""
+        ...
+
+    def guess(self, e: Engine, room: Array) -> Guess | None:
+        """s at which the KL less its floor is `room`, if the family has a quick way; it may be sure of nothing."""
+        ...
+
+    def rows(self, mask: Mask) -> Path | None:
+        """The same path for some of the states, if that can be had; only asked of paths that guess."""
+        ...
+
+    def along(self, e: Engine, s: Array) -> tuple[Array, Array]:
+        """KL less its floor, and V, at τ = 1."""
+        ...
+
+    def moments(self, e: Engine, s: Array, tau: Array) -> Moments:
+        """KL, entropy and the products of F."""
+        ...
+
+    def hottest(self, e: Engine, s: Array) -> Array | float:
+        """The limit of τ, from which θ̃ would leave the family."""
+        ...
+
+    def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:
+        """The arrays of the policy at (s, τ); τ = 1 if None."""
+        ...
+
+    def linear(self, e: Engine, s: Array, tau: Array | None, cotangents: Sequence[Array]) -> Linear:
+        """Derivatives at (s, τ), for cotangents of the arrays that `at` gives."""
+        ...
+
+
+class Together:
+    """The path of independent parts: KL, entropy and the products of F add up, and one (s, τ) serves all."""
+
+    def __init__(self, parts: Sequence[Path], sizes: Sequence[int]) -> None:
+        self.parts, self.sizes = tuple(parts), tuple(sizes)
+
+    @property
+    def floor(self) -> Array | float:
+        return _total(part.floor for part in self.parts)
+
+    def spread(self, e: Engine) -> Array:
+        return _total(part.spread(e) for part in self.parts)
+
+    def guess(self, e: Engine, room: Array) -> None:
+        return None
+
+    def rows(self, mask: Mask) -> None:
+        return None
+
+    def along(self, e: Engine, s: Array) -> tuple[Array, Array]:
+        kl, change = zip(*(part.along(e, s) for part in self.parts), strict=True)
+        return _total(kl), _total(change)
+
+    def moments(self, e: Engine, s: Array, tau: Array) -> Moments:
+        return Moments(*map(_total, zip(*(part.moments(e, s, tau) for part in self.parts), strict=True)))
+
+    def hottest(self, e: Engine, s: Array) -> Array | float:
+        limits = [part.hottest(e, s) for part in self.parts]
+        found = [limit for limit in limits if not isinstance(limit, float)]
+        return functools.reduce(e.xp.minimum, found) if found else limits[0]
+
+    def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:
+        return tuple(x for part in self.parts for x in part.at(e, s, tau))
+
+    def linear(self, e: Engine, s: Array, tau: Array | None, cotangents: Sequence[Array]) -> Linear:
+        left, each = list(cotangents), []
+        for part, size in zip(self.parts, self.sizes, strict=True):
+            each.append(part.linear(e, s, tau, left[:size]))
+            left = left[size:]
+
+        def back(along_path: Array, along_warmth: Array, old: bool) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
+            found = [one.back(along_path, along_warmth, old) for one in each]
+            to_old = tuple(x for _, q in found for x in q or ()) if old else None
+            return tuple(x for p, _ in found for x in p), to_old
+
+        return Linear(*(_total(one[i] for one in each) for i in range(5)), back)
+
+
+def _total(values):
+    return functools.reduce(operator.add, values)

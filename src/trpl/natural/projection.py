@@ -1,0 +1,280 @@
+"""The joint KL projection of any family that has a path: solution, pullback, multipliers, and the entropies in reach.
+
+NumPy, which computes for PyTorch on small batches and on one thread, works in float64 and in blocks of states that stay
+in the processor's cache: 256 states with 50,000 classes need no more memory than their result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from trpl.engines import NUMPY
+from trpl.implicit import Like, Solved
+from trpl.implicit.problems import align, broadcast_shapes
+from trpl.natural.path import Path
+from trpl.natural.solver import Entropy, Place, find, shares
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array, PerState
+
+BLOCK = 1 << 15
+"""Entries of the largest array that are worked on at once."""
+FLAT, SHARP = 1e-9, 30.0
+"""Temperatures τ at which a policy has as much, or as little, entropy as is ever looked for."""
+
+
+class Between(Protocol):
+    """How a family makes the path between two policies."""
+
+    def __call__(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array], *, precise: bool) -> Path:
+        """`precise` says that small KLs must keep all their digits."""
+        ...
+
+
+class Problem(NamedTuple):
+    """The arrays of a projection, with as many leading axes each, and the core axes of a policy's."""
+
+    predicted: tuple[Array, ...]
+    old: tuple[Array, ...]
+    bound: PerState
+    entropy: PerState | None
+    cores: tuple[int, ...]
+    equality: bool
+
+    @classmethod
+    def of(cls, inputs: Sequence[Array], cores: tuple[int, ...], held: str) -> Problem:
+        """From `(*predicted, *old, bound[, entropy])`."""
+        num = len(cores)
+        every = (*cores, *cores, *(0,) * (len(inputs) - 2 * num))
+        aligned = align(*zip(inputs, every, strict=True))
+        entropy = aligned[2 * num + 1] if held != "free" else None
+        return cls(aligned[:num], aligned[num : 2 * num], aligned[2 * num], entropy, cores, held == "equal")
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The broadcast leading axes."""
+        arrays = zip((*self.predicted, *self.old), (*self.cores, *self.cores), strict=True)
+        leading = [tuple(x.shape[: x.ndim - core]) for x, core in arrays]
+        leading += [tuple(x.shape) for x in (self.bound, self.entropy) if x is not None]
+        return broadcast_shapes(*leading)
+
+    def path(self, e: Engine, between: Between) -> Path:
+        """From the old to the predicted policy; of bounds that cannot be looked at the smallest is not known."""
+        precise = not (e.concrete and self.bound.dtype.itemsize == 8) or not e.all(self.bound > PRECISE)
+        return between(e, self.predicted, self.old, precise=precise)
+
+    def place(self, e: Engine, path: Path) -> Place:
+        """The place of the projection on the path."""
+        batch = self.batch
+        bound = e.xp.broadcast_to(self.bound, batch)
+        if self.entropy is None:
+            return find(e, path, bound)
+        return find(e, path, bound, Entropy(e.xp.broadcast_to(self.entropy, batch), self.equality))
+
+
+PRECISE = 1e-6
+"""A bound below it needs e^x − 1 in one piece."""
+
+
+def residuals(num_arrays: int, held: str) -> tuple[Like, ...]:
+    """s and, where the entropy is held, τ and which constraints bind."""
+    every = tuple(range(2 * num_arrays + (1 if held == "free" else 2)))
+    return (Like(every),) * (1 if held == "free" else 3)
+
+
+def solve(
+    e: Engine, between: Between, cores: tuple[int, ...], inputs: Sequence[Array], held: str, *, whole: bool
+) -> Solved | None:
+    """The projected arrays, and s, τ and what binds; None if no state has to move and nobody wants the `whole`."""
+    if e is NUMPY:
+        return _solve_in_blocks(between, cores, inputs, held, whole=whole)
+    found = _solve(e, between, Problem.of(inputs, cores, held))
+    return found if whole or any(e.any(x != 1.0) for x in found.residuals[:2]) else None
+
+
+def _solve(e: Engine, between: Between, problem: Problem) -> Solved:
+    path = problem.path(e, between)
+    place = problem.place(e, path)
+    moved, shape = place.moved, problem.batch
+    outputs = []
+    for x, at, core in zip(problem.predicted, path.at(e, place.s, place.tau), problem.cores, strict=True):
+        mask = moved[(..., *(None,) * core)]
+        own = e.xp.broadcast_to(x, (*shape, *x.shape[x.ndim - core :]))
+        outputs.append(e.xp.where(mask, at, own))
+    if place.tau is None or place.held is None:
+        return Solved(tuple(outputs), (e.xp.where(moved, place.s, 1.0),))
+    one = e.xp.ones_like(place.s)
+    binding = e.xp.where(place.outside, one, 0.0 * one) + e.xp.where(place.held, 2.0 * one, 0.0 * one)
+    return Solved(tuple(outputs), (place.s, place.tau, binding))
+
+
+def _place(e: Engine, left: Sequence[Array]) -> Place:
+    """The place that `_solve` left."""
+    if len(left) == 1:
+        return Place(left[0], None, left[0] < 1.0, None, left[0] < 0.0)
+    s, tau, binding = left
+    held = binding > 1.5
+    return Place(s, tau, (binding - e.xp.where(held, 2.0, 0.0)) > 0.5, held, s < 0.0)
+
+
+def pullback(
+    e: Engine,
+    between: Between,
+    cores: tuple[int, ...],
+    inputs: Sequence[Array],
+    left: Sequence[Array],
+    cotangents: Sequence[Array | None],
+    needed: Sequence[bool],
+    held: str,
+) -> list[Array | None]:
+    """Cotangents of `(*predicted, *old, bound[, entropy])`."""
+    run = _pullback_in_blocks if e is NUMPY else _pullback
+    return run(e, between, cores, inputs, left, cotangents, needed, held)
+
+
+def _pullback(
+    e: Engine,
+    between: Between,
+    cores: tuple[int, ...],
+    inputs: Sequence[Array],
+    left: Sequence[Array],
+    cotangents: Sequence[Array | None],
+    needed: Sequence[bool],
+    held: str,
+) -> list[Array | None]:
+    problem = Problem.of(inputs, cores, held)
+    path = problem.path(e, between)
+    batch, place = problem.batch, _place(e, left)
+    given = []
+    for g, x, core in zip(cotangents, problem.predicted, cores, strict=True):
+        like = e.xp.broadcast_to(x, (*batch, *x.shape[x.ndim - core :]))
+        given.append(e.xp.zeros_like(like) if g is None else g)
+    linear = path.linear(e, place.s, place.tau, given)
+    found = shares(e, place, linear)
+    old_needed = any(needed[len(cores) : 2 * len(cores)])
+    to_predicted, to_old = linear.back(found.along_path, found.along_warmth, old_needed)
+    of_old = (None,) * len(cores) if to_old is None else to_old
+    return [*to_predicted, *of_old, found.bound, found.entropy][: len(inputs)]
+
+
+def multipliers(
+    e: Engine, between: Between, cores: tuple[int, ...], inputs: Sequence[Array], held: str
+) -> tuple[PerState, PerState]:
+    """η = 1/s − 1 of the KL and ω = (1 + η)(1/τ − 1) of the entropy; 0 where a constraint does not bind."""
+    problem = Problem.of(inputs, cores, held)
+    place = problem.place(e, problem.path(e, between))
+    s = e.xp.where(place.s > 0.0, place.s, 1.0)
+    eta = e.xp.where(place.outside, e.xp.where(place.s > 0.0, 1.0 / s - 1.0, math.inf), 0.0)
+    if place.tau is None or place.held is None:
+        return eta, 0.0 * s
+    return eta, e.xp.where(place.held, (1.0 / place.tau - 1.0) / s, 0.0)
+
+
+def entropy_range(
+    e: Engine, between: Between, cores: tuple[int, ...], old: Sequence[Array], bound: PerState
+) -> tuple[PerState, PerState]:
+    """The least and the greatest entropy within the bound of the old policy, both on the path of its powers.
+
+    q^τ has the least KL to q among all policies with its entropy. So both extremes are projections: of a very flat and
+    of a very sharp power of q.
+    """
+    problem = Problem.of((*old, *old, bound), cores, "free")
+    old, bound = problem.old, e.xp.broadcast_to(problem.bound, problem.batch)
+    here, one = between(e, old, old, precise=True), e.xp.ones_like(bound)
+    sharp = e.xp.minimum(SHARP * one, 0.999 * here.hottest(e, 0.0 * one) * one)
+    found = []
+    for tau in (sharp, FLAT * one):
+        path = between(e, here.at(e, 0.0 * one, tau), old, precise=True)
+        place = find(e, path, bound)
+        found.append(path.moments(e, place.s, one).entropy)
+    return found[0], found[1]
+
+
+# Blocks of states, for NumPy -------------------------------------------------------------------------------------------
+
+
+def _rows(x: np.ndarray, batch: tuple[int, ...], core: int) -> np.ndarray:
+    """The array with one leading axis, all states of the batch in it; a view where nothing is broadcast."""
+    tail = x.shape[x.ndim - core :]
+    return np.broadcast_to(x, (*batch, *tail)).reshape(-1, *tail)
+
+
+def _blocks(problem: Problem) -> tuple[int, list[slice]]:
+    """The number of states, and slices of them."""
+    num = math.prod(problem.batch)
+    widest = max(math.prod(x.shape[x.ndim - core :]) for x, core in zip(problem.predicted, problem.cores, strict=True))
+    step = max(1, BLOCK // max(widest, 1))
+    return num, [slice(i, min(i + step, num)) for i in range(0, num, step)]
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float64) if x.dtype != np.float64 else x
+
+
+def _every_core(cores: tuple[int, ...], num: int) -> tuple[int, ...]:
+    return (*cores, *cores, *(0,) * (num - 2 * len(cores)))
+
+
+def _solve_in_blocks(
+    between: Between, cores: tuple[int, ...], inputs: Sequence[np.ndarray], held: str, *, whole: bool
+) -> Solved | None:
+    problem = Problem.of(inputs, cores, held)
+    batch, dtype = problem.batch, inputs[0].dtype
+    num, blocks = _blocks(problem)
+    every = _every_core(cores, len(inputs))
+    flat = [_rows(x, batch, core) for x, core in zip(inputs, every, strict=True)]
+    outputs = [np.empty(x.shape, dtype) for x in flat[: len(cores)]]
+    left = [np.empty(num, dtype) for _ in residuals(len(cores), held)]
+    moved = False
+    for rows in blocks:
+        found = _solve(NUMPY, between, Problem.of([_wide(x[rows]) for x in flat], cores, held))
+        for into, x in zip((*outputs, *left), (*found.outputs, *found.residuals), strict=True):
+            into[rows] = x
+        moved = moved or any(not (x == 1.0).all() for x in found.residuals[:2])
+    if not moved and not whole:
+        return None
+    shaped = [x.reshape(*batch, *x.shape[1:]) for x in (*outputs, *left)]
+    return Solved(tuple(shaped[: len(cores)]), tuple(shaped[len(cores) :]))
+
+
+def _pullback_in_blocks(
+    e: Engine,
+    between: Between,
+    cores: tuple[int, ...],
+    inputs: Sequence[np.ndarray],
+    left: Sequence[np.ndarray],
+    cotangents: Sequence[np.ndarray | None],
+    needed: Sequence[bool],
+    held: str,
+) -> list[np.ndarray | None]:
+    problem = Problem.of(inputs, cores, held)
+    batch, dtype = problem.batch, inputs[0].dtype
+    num, blocks = _blocks(problem)
+    every = _every_core(cores, len(inputs))
+    flat = [_rows(x, batch, core) for x, core in zip(inputs, every, strict=True)]
+    flat_left = [_rows(x, batch, 0) for x in left]
+    flat_given = [None if g is None else _rows(g, batch, core) for g, core in zip(cotangents, cores, strict=True)]
+    old_needed = any(needed[len(cores) : 2 * len(cores)])
+    wanted = [i < len(cores) or i >= 2 * len(cores) or old_needed for i in range(len(inputs))]
+    outputs = [np.empty(x.shape, dtype) if want else None for x, want in zip(flat, wanted, strict=True)]
+    for rows in blocks:
+        found = _pullback(
+            e,
+            between,
+            cores,
+            [_wide(x[rows]) for x in flat],
+            [_wide(x[rows]) for x in flat_left],
+            [None if g is None else _wide(g[rows]) for g in flat_given],
+            needed,
+            held,
+        )
+        for into, x in zip(outputs, found, strict=True):
+            if into is not None:
+                into[rows] = x
+    return [None if x is None else x.reshape(*batch, *x.shape[1:]) for x in outputs]
+

@@ -1,0 +1,212 @@
+"""Where on the path a projection ends: s from the KL bound, τ from the entropy.
+
+For given s the entropy falls with τ, and at the τ it asks for dKL/ds = τs(V − X²/W) ≥ 0: both are roots of monotone
+functions, found with bounds around them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from trpl.natural.path import Linear, Moments, Path
+from trpl.roots import increasing_root
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Mask, PerState
+
+SMALLEST = 1e-30  # start of a search for s; the bracket goes on from there
+MAX_WARMTH_STEPS = 80
+MET = 1e-9  # of 1 + |β|: an entropy that is further from its target could not be had
+FLATTEST = 1e-6  # slope of the KL by log s, as a share of it
+BEFORE_A_JUMP = 0.99  # of s where two classes tie: sharpened, all probability is on one before, on the other after
+WIDEST_STEP = 2.0  # of log τ, where nothing holds it yet
+COLDEST, HOTTEST = -60.0, math.log(1e4)  # of log τ: everything is uniform below, and above two classes nearly tie
+
+
+class Entropy(NamedTuple):
+    """The target β of each state, and whether it is to be met exactly or is a lower bound."""
+
+    target: PerState
+    equality: bool
+
+
+class Place(NamedTuple):
+    """A place on the path: s, τ (None without an entropy target), who is on the bound, whose entropy is held."""
+
+    s: PerState
+    tau: PerState | None
+    outside: Mask
+    held: Mask | None
+    unreachable: Mask  # no policy of this family is within the bound and has the entropy
+
+    @property
+    def moved(self) -> Mask:
+        """Who is not where the prediction is."""
+        return self.outside if self.held is None else self.outside | self.held
+
+
+def find(e: Engine, path: Path, bound: PerState, entropy: Entropy | None = None) -> Place:
+    """The place of the projection: s = 1 and τ = 1 where the prediction is within the bound and meets the entropy."""
+    return _bound_alone(e, path, bound) if entropy is None else _with_entropy(e, path, bound, entropy)
+
+
+def _bound_alone(e: Engine, path: Path, bound: PerState) -> Place:
+    xp = e.xp
+    room = bound - path.floor
+    one = xp.ones_like(room)
+    reachable = room > 0.0
+    room = xp.where(reachable, room, one)
+    guess = path.guess(e, room)
+    if guess is None:
+        s = _search(e, path, room, one > 0.0)
+    else:
+
+        def search(s: PerState, unsure: Mask) -> PerState:
+            some = path.rows(unsure) if e.concrete else None
+            if some is None:
+                return xp.where(unsure, _search(e, path, room, unsure), s)
+            s[unsure] = _search(e, some, room[unsure], unsure[unsure])
+            return s
+
+        unsure = ~guess.sure
+        s = e.branch(unsure, search, lambda s, _: s, guess.s, unsure)
+    s = xp.where(reachable, s, 0.0)
+    return Place(s, None, s < 1.0, None, ~reachable)
+
+
+def _search(e: Engine, path: Path, room: PerState, wanted: Mask) -> PerState:
+    """s at which the KL less its floor is `room`, 1 inside, for those `wanted`."""
+    xp = e.xp
+    one = xp.ones_like(room)
+    active = wanted & ~(path.along(e, one)[0] <= room)
+    if not e.any(active):
+        return one
+    start = xp.clip(xp.sqrt(2.0 * room / xp.clip(path.spread(e), SMALLEST, None)), SMALLEST, 1.0)
+
+    def evaluate(s: PerState) -> tuple[PerState, PerState]:
+        kl, change = path.along(e, s)
+        return kl, s * s * change
+
+    root = increasing_root(e, evaluate, room, start=start, active=active)
+    return xp.where(active, xp.clip(root, 0.0, 1.0), one)
+
+
+def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> Place:
+    xp = e.xp
+    one = xp.ones_like(bound)
+    first, last = (warmth(e, path, s, entropy, one) for s in (0.0 * one, one))
+    from_old = path.moments(e, 0.0 * one, first)
+    least = from_old.kl
+    room = bound - least
+    outside = ~(path.moments(e, one, last).kl <= bound)
+    active = outside & (room > 0.0)
+    log_first, log_last = xp.log(first), xp.log(last)
+
+    def at(s: PerState) -> tuple[PerState, Moments, Mask]:
+        """τ, the moments there, and whether the entropy is met by it."""
+        tau = warmth(e, path, s, entropy, xp.exp((1.0 - s) * log_first + s * log_last))
+        found = path.moments(e, s, tau)
+        missing = xp.abs(found.entropy - entropy.target)
+        accuracy = MET if xp.finfo(s.dtype).bits == 64 else 1e5 * MET
+        return tau, found, (tau != 1.0) & (missing <= accuracy * (1.0 + xp.abs(entropy.target)))
+
+    def evaluate(s: PerState) -> tuple[PerState, PerState]:
+        tau, found, held = at(s)
+        kl = xp.clip(found.kl - least, 0.0, None)
+        lost = found.cross * found.cross / xp.where(found.warmth > 0.0, found.warmth, one)
+        slope = tau * s * xp.where(held, s * (found.change - lost), s * found.change + (tau - 1.0) * found.cross)
+        return kl, xp.maximum(slope, FLATTEST * kl)
+
+    start = xp.sqrt(2.0 * xp.where(active, room, one) / xp.clip(from_old.change, SMALLEST, None))
+    start = xp.clip(start, SMALLEST, 1.0)
+    root = increasing_root(e, evaluate, xp.where(active, room, one), start=start, active=active)
+    s = xp.where(outside, xp.where(active, xp.clip(root, 0.0, 1.0), 0.0 * one), one)
+    tau, _, held = at(s)
+    if entropy.equality:  # where the KL jumps over the bound, the last place before the jump that meets the entropy
+        jumps = active & ~held
+        s = xp.where(jumps, BEFORE_A_JUMP * s, s)
+        tau, _, held = at(s)
+        outside = outside & ~(jumps & held)
+    return Place(s, tau, outside, held, (room < 0.0) | ((tau != 1.0) & ~held))
+
+
+def warmth(e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState) -> PerState:
+    """τ at which the entropy is β; with a lower bound exactly 1 where it is above β there already.
+
+    Newton on log τ, d H/d log τ = −τ²W, between a τ that is too cold and one that is too hot.
+    """
+    xp = e.xp
+    one = xp.ones_like(s)
+    tolerance = 1e-7 if xp.finfo(s.dtype).bits == 64 else 1e-4
+    unheld = (one < 0.0) if entropy.equality else path.moments(e, s, one).entropy >= entropy.target
+    hot = xp.clip(xp.log(path.hottest(e, s) * one), None, HOTTEST) if entropy.equality else 0.0 * one
+    cold = COLDEST * one
+
+    def body(log_tau: PerState, low: PerState, high: PerState, unfinished: Mask) -> tuple[PerState, PerState, PerState, Mask]:
+        tau = xp.exp(log_tau)
+        found = path.moments(e, s, tau)
+        excess = found.entropy - entropy.target
+        slope = tau * tau * found.warmth
+        step = excess / xp.where(slope > 0.0, slope, one)
+        low = xp.where(unfinished & (excess >= 0.0), log_tau, low)  # too warm an answer: τ must grow
+        high = xp.where(unfinished & (excess < 0.0), log_tau, high)
+        following = log_tau + step
+        inside = (slope > 0.0) & (following > low) & (following < high) & (xp.abs(step) <= WIDEST_STEP)
+        stuck = xp.abs(high - low) <= tolerance * tolerance
+        done = (inside & (xp.abs(step) <= tolerance)) | (excess == 0.0)
+        toward = xp.clip(xp.where(excess >= 0.0, log_tau + WIDEST_STEP, log_tau - WIDEST_STEP), low, high)
+        nearer = 0.5 * (log_tau + xp.where(excess >= 0.0, high, low))
+        middle = xp.where(excess >= 0.0, xp.minimum(toward, nearer), xp.maximum(toward, nearer))
+        log_tau = xp.where(unfinished, xp.where(excess == 0.0, log_tau, xp.where(inside, following, middle)), log_tau)
+        return log_tau, low, high, unfinished & ~done & ~stuck
+
+    state = (xp.clip(xp.log(start), None, 0.0) if not entropy.equality else xp.log(start), cold, hot, ~unheld)
+    state = e.loop(lambda *now: now[-1], body, state, max_steps=MAX_WARMTH_STEPS)
+    return xp.where(unheld, one, xp.exp(state[0]))
+
+
+class Shares(NamedTuple):
+    """What of a cotangent goes along the path (c₂), into the warmth (c₁), to the bound and to the entropy target."""
+
+    along_path: PerState
+    along_warmth: PerState
+    bound: PerState
+    entropy: PerState
+
+
+def shares(e: Engine, place: Place, linear: Linear) -> Shares:
+    """Implicit derivatives of s and τ: the solution stays on the bound and on the entropy that hold it.
+
+    τX ds + W dτ = −dβ/τ − wᵀFe and τV ds + X dτ = (dε + (1 − 1/τ) dβ − (μ_old − μ̃)ᵀdθ_old)/s − ΔᵀFe, with
+    e = τ((1 − s) dθ_old + s dθ) what moves at fixed s and τ; one of them alone where only one constraint holds. Where τ
+    is at its limit and a constant, s alone moves: τ(sV + (τ − 1)X) ds = dε − ….
+    """
+    xp = e.xp
+    v, pull_v = linear.change, linear.pull_change
+    s = xp.where(place.s > 0.0, place.s, 1.0)
+    active = place.outside & (place.s > 0.0)
+    if place.tau is None or place.held is None:
+        alone = _quotient(e, pull_v, v, active)
+        return Shares(alone, 0.0 * s, alone / s, 0.0 * s)
+    x, w, pull_w, tau = linear.cross, linear.warmth, linear.pull_warmth, place.tau
+    determinant = v * w - x * x
+    independent = determinant > 1e-12 * v * w  # a family of one dimension cannot meet two constraints
+    both = place.held & active & independent
+    path_alone = _quotient(e, pull_v * s, s * v + (tau - 1.0) * x, active & ~both)
+    along_path = xp.where(both, _quotient(e, w * pull_v - x * pull_w, determinant, both), path_alone)
+    warmth_alone = _quotient(e, pull_w, w, place.held & ~active)
+    along_warmth = xp.where(
+        both,
+        _quotient(e, v * pull_w - x * pull_v, determinant, both),
+        warmth_alone + path_alone * (tau - 1.0) / s,
+    )
+    target = (tau - 1.0) / (tau * s) * along_path - along_warmth / tau
+    return Shares(along_path, along_warmth, along_path / s, xp.where(place.held & ~(active & ~both), target, 0.0))
+
+
+def _quotient(e: Engine, x: PerState, y: PerState, where: Mask) -> PerState:
+    """x/y, and 0 elsewhere or where y is 0."""
+    sound = where & (y != 0.0)
+    return e.xp.where(sound, x / e.xp.where(sound, y, 1.0), 0.0)
