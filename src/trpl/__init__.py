@@ -31,7 +31,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
     raise ImportError(f"trpl needs Python 3.11 or newer; this is {sys.version.split()[0]}")
 
 from trpl.errors import ConvergenceError
-from trpl.families import entropy, kl, log_prob
+from trpl.families import Bernoulli, Beta, Categorical, Product, entropy, kl, log_prob
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, Parts, frobenius_parts, kl_parts, wasserstein_parts
 from trpl.layers.layer import Audit
 from trpl.methods import Method, Style, register
@@ -43,12 +43,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Audit",
+    "Bernoulli",
+    "Beta",
+    "Categorical",
     "ConvergenceError",
     "DiagGaussian",
     "FullGaussian",
     "Gaussian",
     "Method",
     "Parts",
+    "Product",
     "Run",
     "Style",
     "entropy",

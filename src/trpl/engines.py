@@ -77,6 +77,18 @@ class Engine(Protocol):
         """A number or NumPy array as an array of this engine, with the dtype and device of `like`."""
         ...
 
+    def exp(self, x: Array) -> Array:
+        """eˣ of a large array, by the fastest code there is."""
+        ...
+
+    def expm1(self, x: Array) -> Array:
+        """eˣ − 1 of a large array, by the fastest code there is."""
+        ...
+
+    def once(self, x: Array) -> Array:
+        """The same array, computed once although several sums use it: a compiler might repeat it for each."""
+        ...
+
     def vecdot(self, x: Array, y: Array) -> Array:
         """⟨x, y⟩ over the last axis."""
         ...
@@ -181,6 +193,18 @@ def _numpy_eye(size: int, dtype: Any) -> np.ndarray:
     return np.eye(size, dtype=dtype)
 
 
+WORTH_A_CROSSING = 1 << 11
+"""Number of entries from which a function of PyTorch is worth the call for NumPy."""
+
+
+def _by_torch(name: str, x: np.ndarray) -> np.ndarray:
+    """PyTorch's exponentials, if it is loaded: for float64 too they use the processor's vector units."""
+    torch = sys.modules.get("torch")
+    if torch is None or x.size < WORTH_A_CROSSING:
+        return getattr(np, name)(x)
+    return getattr(torch, name)(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+
+
 class NumpyEngine:
     """NumPy on arrays of its own, or on the memory of CPU tensors (see `enter`)."""
 
@@ -203,6 +227,15 @@ class NumpyEngine:
 
     def loop(self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int) -> tuple:
         return _python_loop(unfinished, body, state, max_steps)
+
+    def exp(self, x: np.ndarray) -> np.ndarray:
+        return _by_torch("exp", x)
+
+    def expm1(self, x: np.ndarray) -> np.ndarray:
+        return _by_torch("expm1", x)
+
+    def once(self, x: np.ndarray) -> np.ndarray:
+        return x
 
     def constant(self, x: np.ndarray) -> np.ndarray:
         return x
@@ -316,6 +349,15 @@ class TorchEngine:
             lambda count, *now: (count + 1, *body(*now)),
             (count, *state),
         )[1:]
+
+    def exp(self, x: Any) -> Any:
+        return self.torch.exp(x)
+
+    def expm1(self, x: Any) -> Any:
+        return self.torch.expm1(x)
+
+    def once(self, x: Any) -> Any:
+        return x
 
     def constant(self, x: Any) -> Any:
         return x.detach()
@@ -438,6 +480,15 @@ class JaxEngine:
             return (carry[0] < max_steps) & unfinished(*carry[1:]).any()
 
         return self.jax.lax.while_loop(go_on, lambda carry: (carry[0] + 1, *body(*carry[1:])), (0, *state))[1:]
+
+    def exp(self, x: Any) -> Any:
+        return self.xp.exp(x)
+
+    def expm1(self, x: Any) -> Any:
+        return self.xp.expm1(x)
+
+    def once(self, x: Any) -> Any:
+        return self.jax.lax.optimization_barrier(x)
 
     def constant(self, x: Any) -> Any:
         return self.jax.lax.stop_gradient(x)

@@ -8,16 +8,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trpl.engines import engine_of
-from trpl.families import gaussian
+from trpl.families import bernoulli, beta, categorical, gaussian, product
+from trpl.families.bernoulli import Bernoulli
+from trpl.families.beta import Beta
+from trpl.families.categorical import Categorical
+from trpl.families.product import Product
 from trpl.families.protocol import Family, Held, Policy, family_of, is_policy, known_policies, register
 
 if TYPE_CHECKING:
     from trpl.types import Array, PerState
 
 __all__ = [
+    "Bernoulli",
+    "Beta",
+    "Categorical",
     "Family",
     "Held",
     "Policy",
+    "Product",
+    "bernoulli",
+    "beta",
+    "categorical",
     "entropy",
     "family_of",
     "gaussian",
@@ -25,6 +36,7 @@ __all__ = [
     "kl",
     "known_policies",
     "log_prob",
+    "product",
     "register",
 ]
 
@@ -54,7 +66,8 @@ def log_prob(p: Policy, x: Array) -> PerState:
 
     Args:
         p: The policy.
-        x: An action for each state.
+        x: An action for each state: a vector, a whole number for a `Categorical`, 0 or 1 for each component of a
+            `Bernoulli`; for a `Product` one for each part, or all side by side in the last axis.
     """
     family = family_of(p)
-    return family.log_prob(engine_of(*family.arrays(p), x), p, x)
+    return family.log_prob(engine_of(*family.arrays(p)), p, x)

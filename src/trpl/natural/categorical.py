@@ -149,7 +149,7 @@ class CategoricalPath:
         short = 2e-5 if xp.finfo(room.dtype).bits == 64 else 3e-3
 
         def step(s: PerState, unsure: Mask) -> tuple[PerState, Mask]:
-            grown = e.held(q * (e.expm1(s[..., None] * u) if self.precise else e.exp(s[..., None] * u) - 1.0))
+            grown = e.once(q * (e.expm1(s[..., None] * u) if self.precise else e.exp(s[..., None] * u) - 1.0))
             rise = xp.sum(grown, axis=-1)
             weighted = (q + grown) * u
             mean = xp.sum(weighted, axis=-1) / (1.0 + rise)
@@ -217,7 +217,7 @@ class CategoricalPath:
         warmed = between if tau is None else tau[..., None] * between
         if self.support is not None:
             warmed = xp.where(self.support, warmed, -math.inf)
-        weight = e.held(e.exp(warmed - _finite_max(e, warmed)[..., None]))
+        weight = e.once(e.exp(warmed - _finite_max(e, warmed)[..., None]))
         p = weight / xp.sum(weight, axis=-1)[..., None]
 
         def about(y: Vector) -> Vector:
