@@ -208,9 +208,9 @@ def test_entropy_that_no_covariance_within_the_bound_meets(framework, kind):
     predicted, old = policies(framework, gentle_pair(kind))
     layer = JOINT.make(framework)
     for name in ("min_entropy", "entropy"):
-        with pytest.raises(ValueError, match=r"no covariance within the bound .* at most"):
+        with pytest.raises(ValueError, match=r"no policy within the bound .* at most"):
             layer(predicted, old, **{name: 100.0})
-    with pytest.raises(ValueError, match=r"no covariance within the bound .* at least"):
+    with pytest.raises(ValueError, match=r"no policy within the bound .* at least"):
         layer(predicted, old, entropy=-100.0)
     layer(predicted, old, min_entropy=-100.0)  # an inequality that is met anyway
 

@@ -97,7 +97,7 @@ def test_numbers_beyond_the_largest_float_are_refused():
     with pytest.raises(ValueError, match="mean_bound must be positive and finite as float32; got 1e"):
         KL.make(Torch(), 1e39)(predicted, old)
     for target in (1e39, -1e39):
-        with pytest.raises(ValueError, match="no covariance has an entropy of"):
+        with pytest.raises(ValueError, match="no policy has an entropy of"):
             KL.make(Torch())(predicted, old, entropy=target)
 
 

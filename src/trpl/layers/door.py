@@ -89,14 +89,14 @@ def as_entropy(name: str, target: Any, like: Array, batch: tuple[int, ...], *, c
         return None
     if is_number(target):
         if check and not math.isfinite(_as_stored(float(target), like)):
-            raise ValueError(f"{name} must be finite: no covariance has an entropy of {target!r}")
+            raise ValueError(f"{name} must be finite: no policy has an entropy of {target!r}")
         return float(target)
     array = _as_array(name, target, like, batch)
     found = values_of(array) if check and not is_symbolic_number(array) else None
     if found is not None and not np.isfinite(found).all():
         bad = found[~np.isfinite(found)]
         raise ValueError(
-            f"{name} must be finite: no covariance has an entropy of {bad.ravel()[0]!r} among {found.size} values"
+            f"{name} must be finite: no policy has an entropy of {bad.ravel()[0]!r} among {found.size} values"
         )
     return array
 
@@ -140,9 +140,12 @@ def check_held(name: str, value: Any, *, positive: bool = True) -> None:
         value: A number, which is checked, or anything else, which is left to the call.
         positive: Whether it must be positive.
     """
+    if isinstance(value, tuple | list):  # one for each part of a product
+        for i, own in enumerate(value):
+            check_held(f"{name}[{i}]", own, positive=positive)
     if not is_number(value):
         return
     if positive and not (float(value) > 0.0 and math.isfinite(float(value))):
         raise ValueError(f"{name} must be positive and finite; got {value!r}")
     if not math.isfinite(float(value)):
-        raise ValueError(f"{name} must be finite: no covariance has an entropy of {value!r}")
+        raise ValueError(f"{name} must be finite: no policy has an entropy of {value!r}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from trpl.engines import NUMPY, engine_of, values_of
-from trpl.families import Family, Policy
+from trpl.families import Family, Policy, Product
 from trpl.families.gaussian import GaussianFamily
 from trpl.gaussians.distances import kl_parts
 from trpl.gaussians.values import Gaussian, Parts
@@ -144,10 +145,38 @@ def _joint_arguments(
 def project_jointly(
     predicted: Policy, old: Policy, *, bound: Bound, min_entropy: Bound, entropy: Bound, check: bool
 ) -> Policy:
-    """The joint KL projection, with the entropy as inequality, equality or absent."""
+    """The joint KL projection, with the entropy as inequality, equality or absent.
+
+    A product takes one bound for the whole, or a tuple with one for each part: then each part is projected by itself.
+    """
+    if isinstance(bound, tuple | list):
+        every = _part_by_part(predicted, old, bound, min_entropy, entropy)
+        return Product(tuple(project_jointly(p, q, **own, check=check) for p, q, own in every))
     family, held, bound, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
     inputs = (*family.arrays(predicted), *family.arrays(old), bound, *(() if target is None else (target,)))
     return family.make(attach(joint(family, held, check), inputs))
+
+
+def _part_by_part(
+    predicted: Policy, old: Policy, bound: Sequence[Bound], min_entropy: Bound, entropy: Bound
+) -> list[tuple[Policy, Policy, dict[str, Bound]]]:
+    """Each part of a product, predicted and old, with its own bound and entropy target."""
+    check_structure(predicted, old)
+    if not isinstance(predicted, Product) or not isinstance(old, Product):
+        raise ValueError(f"several bounds are for the parts of a Product, not for a {type(predicted).__name__}")
+    num = len(predicted.parts)
+    targets = {}
+    for name, target in (("min_entropy", min_entropy), ("entropy", entropy)):
+        if target is not None and not isinstance(target, tuple | list):
+            raise ValueError(f"with a bound for each part, {name} must be a tuple with one for each part too, or None")
+        targets[name] = (None,) * num if target is None else tuple(target)
+    for name, given in (("bound", bound), *targets.items()):
+        if len(given) != num:
+            raise ValueError(f"{name} has {len(given)} entries for the {num} parts of predicted")
+    return [
+        (p, q, {"bound": bound[i], "min_entropy": targets["min_entropy"][i], "entropy": targets["entropy"][i]})
+        for i, (p, q) in enumerate(zip(predicted.parts, old.parts, strict=True))
+    ]
 
 
 def penalty(region: Region, predicted: Gaussian, projected: Gaussian) -> PerState:
@@ -209,11 +238,16 @@ def audit_jointly(
     min_entropy: Bound,
     entropy: Bound,
     check: bool,
-) -> Audit:
+) -> Audit | tuple[Audit, ...]:
     """The same for the joint projection: one bound, so one multiplier, for mean and covariance together.
 
-    Of policies without a covariance the KL is all in the mean part.
+    Of policies without a covariance the KL is all in the mean part. With a bound for each part of a product, an audit
+    for each.
     """
+    if isinstance(bound, tuple | list):
+        every = zip(_part_by_part(predicted, old, bound, min_entropy, entropy), projected.parts, strict=True)  # pyright: ignore[reportAttributeAccessIssue]
+        found = [audit_jointly(p, out, q, **own, check=check) for (p, q, own), out in every]
+        return tuple(found)  # pyright: ignore[reportReturnType]
     check_structure(projected, old, "projected")
     family, held, bound, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
     arrays = (*family.arrays(predicted), *family.arrays(projected), *family.arrays(old))
@@ -226,7 +260,7 @@ def audit_jointly(
         if isinstance(family, GaussianFamily):
             return kl_parts(e, p, old)  # pyright: ignore[reportArgumentType]
         whole = family.kl(e, p, old)
-        return Parts(whole, 0.0 * whole)
+        return Parts(whole, e.xp.zeros_like(whole))
 
     return Audit(
         before=measured(predicted),

@@ -201,6 +201,6 @@ def _check_reachable(e: Engine, target: Array, least: Array, greatest: Array, *,
             count = int(xp.sum(wrong))
             shown = float(xp.min(limit) if word == "at most" else xp.max(limit))
             raise ValueError(
-                f"no covariance within the bound of the old policy meets the entropy target in {count} states: "
+                f"no policy within the bound of the old policy meets the entropy target in {count} states: "
                 f"the entropy there can be {word} {shown:.6g}"
             )

@@ -148,7 +148,7 @@ class SeparateLayer:
 
 
 class JointLayer:
-    """A layer with one KL bound for the whole distribution."""
+    """A layer with one KL bound for the whole distribution, of any family."""
 
     host: ClassVar[Host] = Host()
     bound: Bound
@@ -184,7 +184,8 @@ class JointLayer:
         Args:
             predicted: The network's policy.
             old: The policy that collected the data, of the same kind.
-            bound: Replaces the layer's bound; a number, or an array with one for each state.
+            bound: Replaces the layer's bound; a number, or an array with one for each state. For a `Product`, also a
+                tuple with one for each part: then each part is projected by itself, to its own entropy.
             min_entropy: Replaces the layer's entropy: what each state has at least.
             entropy: The entropy that each state has exactly; not together with `min_entropy`.
 
@@ -230,7 +231,7 @@ class JointLayer:
         bound: Bound | None = None,
         min_entropy: Bound | None = None,
         entropy: Bound | None = None,
-    ) -> Audit:
+    ) -> Audit | tuple[Audit, ...]:
         """Measure what the projection did: distances before and after, multipliers, and which states were projected.
 
         Args:
@@ -240,6 +241,9 @@ class JointLayer:
             bound: As it was given to the layer's call.
             min_entropy: As it was given to the layer's call.
             entropy: As it was given to the layer's call.
+
+        Returns:
+            The measurements; with a bound for each part of a `Product` those of each part.
         """
         host = type(self).host
         with host.auditing():

@@ -1,37 +1,96 @@
-"""`torch.distributions` to Gaussian values and back."""
+"""`torch.distributions` to policy values and back; subclasses, such as TorchRL's, are known by what they derive from."""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
+import torch
 from torch import Tensor
+from torch import distributions as d
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
-from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
+from trpl.families import Bernoulli, Beta, Categorical, Policy, Product, is_policy, known_policies
+from trpl.gaussians.values import DiagGaussian, FullGaussian
+
+KNOWN = (
+    "an Independent Normal, a MultivariateNormal, a Categorical, a OneHotCategorical, an Independent Bernoulli or Beta"
+)
 
 
-def from_distribution(p: Gaussian | Distribution, name: str) -> Gaussian:
-    """A Gaussian value from an Independent Normal or a MultivariateNormal; Gaussian values pass."""
-    if isinstance(p, DiagGaussian | FullGaussian):
-        return p
-    if isinstance(p, Independent) and isinstance(p.base_dist, Normal):
-        if p.reinterpreted_batch_ndims != 1:
-            raise ValueError(
-                f"{name} must have one event dimension, Independent(Normal(...), 1), not {p.reinterpreted_batch_ndims}"
-            )
-        return DiagGaussian(p.base_dist.loc, p.base_dist.scale)
+class Opened(NamedTuple):
+    """The policy value inside a distribution, and how a value becomes a distribution of the same kind."""
+
+    policy: Policy
+    close: Callable[[Any], Any]
+
+
+def open_distribution(p: Policy | Distribution, name: str) -> Opened:
+    """Take a distribution apart; policy values pass.
+
+    Raises:
+        ValueError: If the distribution is of no known family, or its event dimensions are not declared.
+    """
+    if is_policy(p):
+        return Opened(p, lambda policy: policy)  # pyright: ignore[reportArgumentType]
+    if isinstance(p, Independent):
+        base, num = p.base_dist, p.reinterpreted_batch_ndims
+        if isinstance(base, Normal | d.Bernoulli | d.Beta) and num == 1:
+            if isinstance(base, Normal):
+                return Opened(DiagGaussian(base.loc, base.scale), to_distribution)
+            if isinstance(base, d.Bernoulli):
+                return Opened(Bernoulli(base.logits), to_distribution)
+            return Opened(Beta(base.concentration1, base.concentration0), to_distribution)
+        if isinstance(base, d.Categorical) and num == 1:  # several categoricals of one size: a product of them
+            parts = tuple(Categorical(x) for x in base.logits.unbind(-2))
+            return Opened(Product(parts), lambda policy: _categoricals(policy))
+        if isinstance(base, Normal | d.Bernoulli | d.Beta | d.Categorical):
+            kind = type(base).__name__
+            raise ValueError(f"{name} must have one event dimension, Independent({kind}(...), 1), not {num}")
+        if num == 0:
+            inner = open_distribution(base, name)
+            return Opened(inner.policy, lambda policy: Independent(inner.close(policy), 0, validate_args=False))
     if isinstance(p, MultivariateNormal):
-        return FullGaussian(p.loc, p.scale_tril)
-    hint = "; wrap it in Independent(..., 1)" if isinstance(p, Normal) else ""
+        return Opened(FullGaussian(p.loc, p.scale_tril), to_distribution)
+    if isinstance(p, d.OneHotCategorical):
+        return Opened(
+            Categorical(p.logits), lambda policy: d.OneHotCategorical(logits=policy.logits, validate_args=False)
+        )
+    if isinstance(p, d.Categorical):
+        return Opened(Categorical(p.logits), to_distribution)
+    hint = "; wrap it in Independent(..., 1)" if isinstance(p, Normal | d.Bernoulli | d.Beta) else ""
     raise ValueError(
-        f"{name} must be a DiagGaussian, a FullGaussian, an Independent Normal or a MultivariateNormal, "
-        f"not {type(p).__name__}{hint}"
+        f"{name} must be a {', a '.join(known_policies())}, or {KNOWN}, not a {type(p).__name__}{hint}"
     )
 
 
-def to_distribution(p: Gaussian) -> Distribution:
-    """The Gaussian as a distribution; nothing is validated again."""
-    mean, scale = cast("tuple[Tensor, Tensor]", p)
+def from_distribution(p: Policy | Distribution, name: str) -> Policy:
+    """The policy value inside a distribution; policy values pass."""
+    return open_distribution(p, name).policy
+
+
+def to_distribution(p: Policy) -> Distribution:
+    """The policy as a distribution; nothing is validated again.
+
+    Raises:
+        ValueError: For a product, for which `torch.distributions` has no name.
+    """
     if isinstance(p, DiagGaussian):
-        return Independent(Normal(mean, scale.expand_as(mean), validate_args=False), 1, validate_args=False)
-    return MultivariateNormal(mean, scale_tril=scale, validate_args=False)
+        mean, std = cast("tuple[Tensor, Tensor]", p)
+        return Independent(Normal(mean, std.expand_as(mean), validate_args=False), 1, validate_args=False)
+    if isinstance(p, FullGaussian):
+        mean, chol = cast("tuple[Tensor, Tensor]", p)
+        return MultivariateNormal(mean, scale_tril=chol, validate_args=False)
+    if isinstance(p, Categorical):
+        return d.Categorical(logits=cast("Tensor", p.logits), validate_args=False)
+    if isinstance(p, Bernoulli):
+        return Independent(d.Bernoulli(logits=cast("Tensor", p.logits), validate_args=False), 1, validate_args=False)
+    if isinstance(p, Beta):
+        alpha, beta = cast("tuple[Tensor, Tensor]", p)
+        return Independent(d.Beta(alpha, beta, validate_args=False), 1, validate_args=False)
+    raise ValueError(f"torch.distributions has no {type(p).__name__}; take its parts one by one")
+
+
+def _categoricals(p: Product) -> Distribution:
+    logits = torch.stack([cast("Tensor", part.logits) for part in p.parts], -2)  # pyright: ignore[reportAttributeAccessIssue]
+    return Independent(d.Categorical(logits=logits, validate_args=False), 1, validate_args=False)
