@@ -125,10 +125,13 @@ def trigamma_rest(e: Engine, x: Array) -> Array:
 
 
 def gamma_rest_bregman(e: Engine, x: Array, y: Array, change: Array) -> Array:
-    """R(y) − R(x) − R′(x)(y − x), `change` = y − x, from squares and logarithms of ratios: no large terms cancel, also for y near x.
+    """R(y) − R(x) − R′(x)(y − x), `change` = y − x, from squares and logarithms of ratios.
+
+    No large terms cancel, also for y near x.
 
     With r = (y − x)/x, the term −½ log x gives ½(r − log(1 + r)) and each factor 1/(x + i) of a lifted gamma function
-    r_i − log(1 + r_i), r_i = (y − x)/(x + i). Lifting x log x by n leaves n l_n − y(l_0 − l_n), l_n = log (y + n)/(x + n).
+    r_i − log(1 + r_i), r_i = (y − x)/(x + i). Lifting x log x by n leaves n l_n − y(l_0 − l_n),
+    l_n = log (y + n)/(x + n).
     """
     xp = e.xp
     low = (x < SHIFT) | (y < SHIFT)

@@ -143,6 +143,7 @@ def check_held(name: str, value: Any, *, positive: bool = True) -> None:
     if isinstance(value, tuple | list):  # one for each part of a product
         for i, own in enumerate(value):
             check_held(f"{name}[{i}]", own, positive=positive)
+        return
     if not is_number(value):
         return
     if positive and not (float(value) > 0.0 and math.isfinite(float(value))):

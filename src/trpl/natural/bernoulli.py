@@ -74,8 +74,8 @@ class BernoulliPath(NamedTuple):
     def linear(self, e: Engine, s: Array, tau: Array | None, cotangents: Sequence[Array]) -> Linear:
         (pull,) = cotangents
         u, w = self.predicted - self.old, self._between(s)
-        tau = e.xp.ones_like(s) if tau is None else tau
-        logits = tau[..., None] * w
+        warmed = e.xp.ones_like(s) if tau is None else tau
+        logits = warmed[..., None] * w
         f = self._variance(e, logits)
 
         def total(x: Array) -> Array:
@@ -84,7 +84,7 @@ class BernoulliPath(NamedTuple):
         def back(
             along_path: Array, along_warmth: Array, old: bool
         ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
-            natural = tau[..., None] * (pull - f * (along_path[..., None] * u + along_warmth[..., None] * w))
+            natural = warmed[..., None] * (pull - f * (along_path[..., None] * u + along_warmth[..., None] * w))
             if not old:
                 return (s[..., None] * natural,), None
             pressed = (along_path / e.xp.where(s > 0.0, s, 1.0))[..., None]

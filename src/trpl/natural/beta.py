@@ -201,6 +201,4 @@ class BetaPath(NamedTuple):
             to_old = natural.times((1.0 - s)[..., None]).plus(rise, -pressed)
             return tuple(natural.times(s[..., None])), tuple(to_old)
 
-        return Linear(
-            total(f.product(u, u)), total(f.product(u, w)), total(f.product(w, w)), dot(u), dot(w), back
-        )
+        return Linear(total(f.product(u, u)), total(f.product(u, w)), total(f.product(w, w)), dot(u), dot(w), back)

@@ -16,7 +16,7 @@ from trpl.natural.path import Guess, Linear, Moments
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import Array, Mask, PerState, Vector
+    from trpl.types import Mask, PerState, Vector
 
 HEAVY = 30.0
 """Exponent from which a class may outgrow all others, and e^x its number format."""
@@ -133,8 +133,8 @@ class CategoricalPath:
         """A few steps of third order from where the KL's first two terms, ½V₀s² + ⅓κs³, meet the bound.
 
         The third derivative of log Z at s is that of the parabola through V there, and V and its slope κ at the old
-        policy. Sure is who is at s = 1 and inside, or whose last step was so short that its cube is rounding; nobody with
-        a class so heavy that its e^x may be out of range.
+        policy. Sure is who is at s = 1 and inside, or whose last step was so short that its square is rounding; nobody
+        with a class so heavy that its e^x may be out of range.
         """
         xp = e.xp
         q, _, u, _ = self.centred

@@ -87,9 +87,7 @@ class DiagPath(NamedTuple):
         )
 
     def spread(self, e: Engine) -> Array:
-        return e.xp.sum(
-            (self.spectrum.precision * self.spectrum.shift) ** 2 + 0.5 * self.spectrum.excess**2, axis=-1
-        )
+        return e.xp.sum((self.spectrum.precision * self.spectrum.shift) ** 2 + 0.5 * self.spectrum.excess**2, axis=-1)
 
     def guess(self, e: Engine, room: Array) -> None:
         return None
@@ -136,7 +134,10 @@ class DiagPath(NamedTuple):
             pressed = c2 / e.xp.where(t > 0.0, t, 1.0)
             old_eta = (1.0 - t) * k_eta + pressed * mean
             old_k = (1.0 - t) * k_k - pressed * 0.5 * (mean * mean + e.xp.expm1(-here.log_precision))
-            return (to_mean / self.old_std, to_std / self.old_std), (old_eta / self.old_std, -2.0 * old_k / self.old_std)
+            return (to_mean / self.old_std, to_std / self.old_std), (
+                old_eta / self.old_std,
+                -2.0 * old_k / self.old_std,
+            )
 
         return Linear(
             found.change,
@@ -219,7 +220,7 @@ class FullPath(NamedTuple):
             b = c2 * spectrum.excess + c1 * here.stretch
             turn = v * c2 * eta / here.stretch
             k_eta = warmed * (pull_eta - turn)
-            factor = warmed if tau is None else warmed[..., None]
+            factor = 1.0 if tau is None else tau[..., None, None]
             k_k = factor * (pull_k + _symmetric(outer(turn, mean)) - (0.5 * b * v * v)[..., None] * eye)
             inner = k_k + _symmetric(outer(k_eta, spectrum.shift))
             to_cov = -t[..., None] * spectrum.precision[..., :, None] * inner * spectrum.precision[..., None, :]

@@ -135,12 +135,15 @@ class Together:
             each.append(part.linear(e, s, tau, left[:size]))
             left = left[size:]
 
-        def back(along_path: Array, along_warmth: Array, old: bool) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
+        def back(
+            along_path: Array, along_warmth: Array, old: bool
+        ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
             found = [one.back(along_path, along_warmth, old) for one in each]
             to_old = tuple(x for _, q in found for x in q or ()) if old else None
             return tuple(x for p, _ in found for x in p), to_old
 
-        return Linear(*(_total(one[i] for one in each) for i in range(5)), back)
+        change, cross, warmth, pull_change, pull_warmth = (_total(one[i] for one in each) for i in range(5))
+        return Linear(change, cross, warmth, pull_change, pull_warmth, back)
 
 
 def _total(values):

@@ -195,7 +195,7 @@ def entropy_range(
     return found[0], found[1]
 
 
-# Blocks of states, for NumPy -------------------------------------------------------------------------------------------
+# Blocks of states, for NumPy -----------------------------------------------------------------------------------------
 
 
 def _rows(x: np.ndarray, batch: tuple[int, ...], core: int) -> np.ndarray:
@@ -254,7 +254,7 @@ def _pullback_in_blocks(
 ) -> list[np.ndarray | None]:
     problem = Problem.of(inputs, cores, held)
     batch, dtype = problem.batch, inputs[0].dtype
-    num, blocks = _blocks(problem)
+    _, blocks = _blocks(problem)
     every = _every_core(cores, len(inputs))
     flat = [_rows(x, batch, core) for x, core in zip(inputs, every, strict=True)]
     flat_left = [_rows(x, batch, 0) for x in left]
@@ -277,4 +277,3 @@ def _pullback_in_blocks(
             if into is not None:
                 into[rows] = x
     return [None if x is None else x.reshape(*batch, *x.shape[1:]) for x in outputs]
-

@@ -96,6 +96,7 @@ def _search(e: Engine, path: Path, room: PerState, wanted: Mask) -> PerState:
 def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> Place:
     xp = e.xp
     one = xp.ones_like(bound)
+    path.moments(e, 0.0 * one, one)  # what the path remembers is made here, not inside of a loop that is traced
     first, last = (warmth(e, path, s, entropy, one) for s in (0.0 * one, one))
     from_old = path.moments(e, 0.0 * one, first)
     least = from_old.kl
@@ -144,7 +145,9 @@ def warmth(e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState
     hot = xp.clip(xp.log(path.hottest(e, s) * one), None, HOTTEST) if entropy.equality else 0.0 * one
     cold = COLDEST * one
 
-    def body(log_tau: PerState, low: PerState, high: PerState, unfinished: Mask) -> tuple[PerState, PerState, PerState, Mask]:
+    def body(
+        log_tau: PerState, low: PerState, high: PerState, unfinished: Mask
+    ) -> tuple[PerState, PerState, PerState, Mask]:
         tau = xp.exp(log_tau)
         found = path.moments(e, s, tau)
         excess = found.entropy - entropy.target

@@ -1,4 +1,4 @@
-"""`torch.distributions` to policy values and back; subclasses, such as TorchRL's, are known by what they derive from."""
+"""`torch.distributions` to policy values and back; subclasses, as TorchRL has them, are what they derive from."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ def open_distribution(p: Policy | Distribution, name: str) -> Opened:
     if isinstance(p, d.Categorical):
         return Opened(Categorical(p.logits), to_distribution)
     hint = "; wrap it in Independent(..., 1)" if isinstance(p, Normal | d.Bernoulli | d.Beta) else ""
-    raise ValueError(
-        f"{name} must be a {', a '.join(known_policies())}, or {KNOWN}, not a {type(p).__name__}{hint}"
-    )
+    raise ValueError(f"{name} must be a {', a '.join(known_policies())}, or {KNOWN}, not a {type(p).__name__}{hint}")
 
 
 def from_distribution(p: Policy | Distribution, name: str) -> Policy:

@@ -1,0 +1,333 @@
+"""What the joint layer promises for every family, in PyTorch and JAX: the list of the conformance suite."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+
+import trpl
+import trpl.jax
+import trpl.torch
+from families.pairs import BY_NAME, KINDS, pair
+
+pytestmark = pytest.mark.usefixtures("x64")
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
+every_entropy = pytest.mark.parametrize("held", [None, "min_entropy", "entropy"])
+BOUND = 0.05
+
+
+def policies(kind, array, num=6, seed=0):
+    return tuple(kind.make(x, array) for x in pair(kind.name, num, seed))
+
+
+def options(kind, held, num=6, seed=0, bound=BOUND) -> dict:
+    """A bound and an entropy a little above the old one's, both for each state, as NumPy arrays."""
+    _, old = policies(kind, np.asarray, num, seed)
+    named = {"bound": np.full(num, bound)}
+    if held is not None:
+        most = trpl.families.family_of(old).entropy_range(trpl.engines.NUMPY, old, named["bound"])[1]
+        named[held] = trpl.entropy(old) + 0.3 * (most - trpl.entropy(old))
+    return named
+
+
+def applicable(kind, held) -> bool:
+    """Of two classes, the entropy alone fixes the policy: there is no room for an equality beside the bound."""
+    return not (kind.name == "two-classes" and held == "entropy")
+
+
+@every_entropy
+@every_kind
+def test_on_the_bound_with_the_entropy(kind, held):
+    if not applicable(kind, held):
+        return
+    p, q = policies(kind, torch.as_tensor)
+    named = {k: torch.as_tensor(v) for k, v in options(kind, held).items()}
+    projected = trpl.torch.JointKLProjection(BOUND)(p, q, **named)
+    after = trpl.kl(projected, q).numpy()
+    assert (after <= BOUND * (1 + 1e-8)).all()
+    if held is None:
+        assert_allclose(after, np.minimum(BOUND, trpl.kl(p, q).numpy()), rtol=1e-8)
+    if held == "entropy":
+        assert_allclose(trpl.entropy(projected).numpy(), named[held].numpy(), rtol=1e-8)
+    if held == "min_entropy":
+        assert (trpl.entropy(projected) >= named[held] - 1e-8).all()
+
+
+@every_entropy
+@every_kind
+def test_gradients_by_finite_differences(kind, held):
+    if not applicable(kind, held):
+        return
+    p, q = policies(kind, torch.as_tensor, num=3)
+    named = {k: torch.as_tensor(v) for k, v in options(kind, held, num=3).items()}
+    layer, num = trpl.torch.JointKLProjection(BOUND, check=False), len(kind.arrays(p))
+    lower = [x.ndim == 3 for x in kind.arrays(p)]
+
+    def project(*arrays):
+        tril = [torch.tril(x) if flag else x for x, flag in zip(arrays[: 2 * num], lower * 2, strict=True)]
+        given = dict(zip(named, arrays[2 * num :], strict=True))
+        return tuple(kind.arrays(layer(kind.unflatten(tril[:num]), kind.unflatten(tril[num:]), **given)))
+
+    leaves = [x.clone().requires_grad_() for x in (*kind.arrays(p), *kind.arrays(q), *named.values())]
+    assert torch.autograd.gradcheck(project, leaves, rtol=2e-4, atol=2e-6)
+
+
+@every_entropy
+@every_kind
+def test_frameworks_agree(kind, held):
+    """Values and gradients of PyTorch and JAX to 1e-10."""
+    if not applicable(kind, held):
+        return
+    named = options(kind, held)
+    weights = [np.random.default_rng(1).normal(size=x.shape) for x in kind.arrays(policies(kind, np.asarray)[0])]
+    p, q = policies(kind, torch.as_tensor)
+    leaves = [x.clone().requires_grad_() for x in (*kind.arrays(p), *kind.arrays(q))]
+    leaves += [torch.as_tensor(v).requires_grad_() for v in named.values()]
+    num = len(kind.arrays(p))
+    given = dict(zip(named, leaves[2 * num :], strict=True))
+    projected = trpl.torch.JointKLProjection(1.0)(
+        kind.unflatten(leaves[:num]), kind.unflatten(leaves[num : 2 * num]), **given
+    )
+    found = kind.arrays(projected)
+    grads = torch.autograd.grad(
+        sum((torch.as_tensor(w) * x).sum() for w, x in zip(weights, found, strict=True)), leaves
+    )
+    jax_p, jax_q = policies(kind, jax.numpy.asarray)
+    jax_layer = trpl.jax.JointKLProjection(1.0)
+
+    def total(p, q, named):
+        out = kind.arrays(jax_layer(p, q, **named))
+        return sum((w * x).sum() for w, x in zip(weights, out, strict=True)), out
+
+    (_, jax_found), jax_grads = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True))(
+        jax_p, jax_q, {k: jax.numpy.asarray(v) for k, v in named.items()}
+    )
+    flat = [*kind.arrays(jax_grads[0]), *kind.arrays(jax_grads[1]), *(jax_grads[2][k] for k in named)]
+    for ours, other in zip(found, jax_found, strict=True):
+        assert_allclose(ours.detach().numpy(), other, rtol=1e-10, atol=1e-10)
+    for ours, other in zip(grads, flat, strict=True):
+        ours, other = (np.tril(x) if np.ndim(x) == 3 else np.asarray(x) for x in (ours.numpy(), other))
+        assert_allclose(ours, other, rtol=1e-7, atol=1e-8)
+
+
+@every_kind
+def test_inside_nothing_moves_and_twice_is_once(kind):
+    p, q = policies(kind, torch.as_tensor)
+    wide = trpl.torch.JointKLProjection(1e4)
+    assert all(x is y for x, y in zip(kind.arrays(wide(p, q)), kind.arrays(p), strict=True))
+    layer = trpl.torch.JointKLProjection(BOUND)
+    once = layer(p, q)
+    for x, y in zip(kind.arrays(layer(once, q)), kind.arrays(once), strict=True):
+        assert_allclose(x.numpy(), y.numpy(), rtol=1e-7, atol=1e-9)
+
+
+@every_kind
+def test_rows_do_not_mix(kind):
+    p, q = policies(kind, torch.as_tensor)
+    layer = trpl.torch.JointKLProjection(BOUND)
+    whole = kind.arrays(layer(p, q))
+    for i in (0, 5):
+        p_i, q_i = (kind.unflatten([x[i : i + 1] for x in kind.arrays(z)]) for z in (p, q))
+        for x, y in zip(kind.arrays(layer(p_i, q_i)), whole, strict=True):
+            assert_allclose(x.numpy(), y[i : i + 1].numpy(), rtol=1e-12, atol=1e-13)
+
+
+@every_kind
+def test_float32(kind):
+    p, q = policies(kind, lambda x: torch.as_tensor(x, dtype=torch.float32))
+    projected = trpl.torch.JointKLProjection(BOUND)(p, q)
+    assert all(x.dtype == torch.float32 for x in kind.arrays(projected))
+    after = trpl.kl(*(kind.unflatten([x.double() for x in kind.arrays(z)]) for z in (projected, q)))
+    assert_allclose(after.numpy(), np.minimum(BOUND, trpl.kl(p, q).numpy()), rtol=1e-3)
+    jax_p, jax_q = policies(kind, lambda x: jax.numpy.asarray(x, dtype="float32"))
+    for x, y in zip(
+        kind.arrays(jax.jit(trpl.jax.JointKLProjection(BOUND).__call__)(jax_p, jax_q)),
+        kind.arrays(projected),
+        strict=True,
+    ):
+        assert_allclose(np.asarray(x), y.numpy(), rtol=2e-3, atol=2e-3)
+
+
+@every_kind
+def test_compiled_and_mapped(kind):
+    p, q = policies(kind, torch.as_tensor)
+    layer = trpl.torch.JointKLProjection(BOUND)
+    expected = kind.arrays(layer(p, q))
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    found = kind.arrays(compiled(p, q))
+    num = len(expected)
+
+    def one(*arrays):
+        return tuple(kind.arrays(layer(kind.unflatten(arrays[:num]), kind.unflatten(arrays[num:]))))
+
+    mapped = torch.func.vmap(one)(*kind.arrays(p), *kind.arrays(q))
+    jax_p, jax_q = policies(kind, jax.numpy.asarray)
+    jax_mapped = kind.arrays(jax.vmap(trpl.jax.JointKLProjection(BOUND).__call__)(jax_p, jax_q))
+    for want, *others in zip(expected, found, mapped, jax_mapped, strict=True):
+        for x in others:
+            assert_allclose(np.asarray(x), want.numpy(), rtol=1e-9, atol=1e-10)
+
+
+@every_kind
+def test_penalty_and_audit(kind):
+    p, q = policies(kind, torch.as_tensor)
+    layer = trpl.torch.JointKLProjection(BOUND)
+    projected = layer(p, q)
+    leaves = [x.clone().requires_grad_() for x in kind.arrays(p)]
+    penalty = layer.penalty(kind.unflatten(leaves), projected)
+    assert_allclose(penalty.detach().numpy(), trpl.kl(p, projected).numpy(), rtol=1e-10)
+    assert all(g is not None for g in torch.autograd.grad(penalty.sum(), leaves))
+    audit = layer.audit(p, projected, q)
+    outside = trpl.kl(p, q).numpy() > BOUND
+    assert_array_equal(audit.mean_projected.numpy(), outside)
+    assert_allclose((audit.before.mean + audit.before.cov).numpy(), trpl.kl(p, q).numpy(), rtol=1e-12)
+    s = 1.0 / (1.0 + audit.mean_multiplier.numpy())
+    if len(kind.parts) == 1 and kind.name != "beta":  # logits are interpolated
+        (new,), (old,), (found,) = kind.arrays(p), kind.arrays(q), kind.arrays(projected)
+        between = old.numpy() + s[:, None] * (new - old).numpy()
+        assert_allclose(found.numpy(), between, rtol=1e-10, atol=1e-12)
+
+
+def test_two_classes_have_no_gradient_on_the_bound():
+    kind = BY_NAME["two-classes"]
+    p, q = policies(kind, torch.as_tensor, num=50)
+    leaf = p.logits.clone().requires_grad_()
+    projected = trpl.torch.JointKLProjection(1e-3)(trpl.Categorical(leaf), q)
+    trpl.log_prob(projected, torch.zeros(50, dtype=torch.int64)).sum().backward()
+    outside = trpl.kl(p, q) > 1e-3
+    assert float(leaf.grad[outside].abs().max()) < 1e-10
+    assert float(leaf.grad[~outside].abs().max()) > 1e-3
+
+
+def test_masked_classes_stay_masked():
+    p, q = policies(BY_NAME["categorical"], torch.as_tensor)
+    mask = torch.zeros(6, 5, dtype=torch.bool)
+    mask[::2, 1] = mask[3, 4] = True
+    p, q = (trpl.Categorical(x.logits.masked_fill(mask, -torch.inf)) for x in (p, q))
+    leaf = p.logits.clone().requires_grad_()
+    layer = trpl.torch.JointKLProjection(BOUND)
+    projected = layer(trpl.Categorical(leaf), q)
+    assert_array_equal((projected.logits == -torch.inf).numpy(), mask.numpy())
+    assert_allclose(trpl.kl(projected, q).detach().numpy(), np.minimum(BOUND, trpl.kl(p, q).numpy()), rtol=1e-9)
+    (
+        trpl.log_prob(projected, torch.zeros(6, dtype=torch.int64)) + layer.penalty(trpl.Categorical(leaf), projected)
+    ).sum().backward()
+    assert torch.isfinite(leaf.grad).all()
+    jax_p, jax_q = (trpl.Categorical(jax.numpy.asarray(x.logits.numpy())) for x in (p, q))
+    assert_allclose(
+        trpl.jax.JointKLProjection(BOUND)(jax_p, jax_q).logits, projected.logits.detach().numpy(), rtol=1e-9
+    )
+
+
+def test_a_class_that_old_forbids_is_forbidden():
+    old = torch.tensor([[0.0, 0.0, -torch.inf]], dtype=torch.float64)
+    near, far = torch.tensor([[0.1, 0.0, 3.0]]).double(), torch.tensor([[4.0, 0.0, 3.0]]).double()
+    layer = trpl.torch.JointKLProjection(BOUND)
+    inside = layer(trpl.Categorical(near), trpl.Categorical(old)).logits
+    assert_allclose(inside.numpy(), [[0.1, 0.0, -np.inf]])
+    outside = layer(trpl.Categorical(far), trpl.Categorical(old))
+    assert float(trpl.kl(outside, trpl.Categorical(old))) == pytest.approx(BOUND, rel=1e-9)
+
+
+def test_a_bound_for_each_part():
+    kind = BY_NAME["hybrid"]
+    p, q = policies(kind, torch.as_tensor)
+    layer = trpl.torch.JointKLProjection((0.01, 0.02))
+    projected = layer(p, q)
+    for part, old, bound in zip(projected.parts, q.parts, (0.01, 0.02), strict=True):
+        assert_allclose(trpl.kl(part, old).numpy(), bound, rtol=1e-8)
+    assert len(layer.audit(p, projected, q)) == 2
+    with pytest.raises(ValueError, match="bound has 3 entries for the 2 parts"):
+        layer(p, q, bound=(0.1, 0.1, 0.1))
+    with pytest.raises(ValueError, match="min_entropy must be a tuple"):
+        layer(p, q, min_entropy=0.3)
+    with pytest.raises(ValueError, match="several bounds are for the parts of a Product"):
+        layer(p.parts[0], q.parts[0])
+
+
+def test_actions_of_a_product_may_lie_side_by_side():
+    kind = BY_NAME["hybrid"]
+    p, _ = policies(kind, torch.as_tensor)
+    continuous, discrete = torch.randn(6, 2, dtype=torch.float64), torch.arange(6) % 4
+    flat = torch.cat([continuous, discrete[:, None].double()], -1)
+    apart = trpl.log_prob(p, (continuous, discrete))
+    assert_allclose(trpl.log_prob(p, flat).numpy(), apart.numpy())
+    expected = trpl.log_prob(p.parts[0], continuous) + trpl.log_prob(p.parts[1], discrete)
+    assert_allclose(apart.numpy(), expected.numpy())
+    with pytest.raises(ValueError, match="1 more than the parts need"):
+        trpl.log_prob(p, torch.zeros(6, 4, dtype=torch.float64))
+
+
+C = trpl.Categorical
+BAD = [
+    (C(np.zeros((3, 4))), C(np.zeros((3, 5))), "5 classes, predicted has 4"),
+    (C(np.full((3, 4), np.nan)), C(np.zeros((3, 4))), r"12 entries that are NaN or \+inf"),
+    (C(np.full((3, 4), -np.inf)), C(np.zeros((3, 4))), "forbids every class in 3 states"),
+    (C(np.array([[0.0, -np.inf]])), C(np.zeros((1, 2))), "the same mask"),
+    (trpl.Bernoulli(np.array([[np.inf]])), trpl.Bernoulli(np.zeros((1, 1))), "1 entries that are NaN or infinite"),
+    (trpl.Beta(np.zeros((1, 1)), np.ones((1, 1))), trpl.Beta(*np.ones((2, 1, 1))), "must be positive"),
+    (trpl.Beta(np.ones((1, 2)), np.ones((1, 1))), trpl.Beta(*np.ones((2, 1, 2))), "must have one shape"),
+    (C(np.zeros((3, 4))), trpl.Bernoulli(np.zeros((3, 4))), "same structure"),
+    (
+        trpl.Product((C(np.zeros((3, 4))),)),
+        trpl.Product((trpl.Bernoulli(np.zeros((3, 4))),)),
+        "has the parts Categorical and old Bernoulli",
+    ),
+    (
+        trpl.Product((C(np.zeros((3, 4))), C(np.zeros((2, 4))))),
+        trpl.Product((C(np.zeros((3, 4))),) * 2),
+        "need the same",
+    ),
+]
+
+
+@pytest.mark.parametrize(("predicted", "old", "words"), BAD)
+def test_bad_policies_are_refused_in_words(predicted, old, words):
+    def as_torch(p):
+        if isinstance(p, trpl.Product):
+            return trpl.Product(tuple(map(as_torch, p.parts)))
+        return type(p)(*map(torch.as_tensor, p))
+
+    with pytest.raises(ValueError, match=words):
+        trpl.torch.JointKLProjection(0.1)(as_torch(predicted), as_torch(old))
+
+
+def test_an_entropy_out_of_reach_is_refused():
+    p, q = policies(BY_NAME["categorical"], torch.as_tensor)
+    with pytest.raises(ValueError, match=r"no policy within the bound .* at most"):
+        trpl.torch.JointKLProjection(1e-3)(p, q, min_entropy=1.6)
+
+
+D = torch.distributions
+DISTRIBUTIONS = [
+    lambda x: D.Categorical(logits=x),
+    lambda x: D.OneHotCategorical(logits=x),
+    lambda x: D.Independent(D.Bernoulli(logits=x), 1),
+    lambda x: D.Independent(D.Beta(x.exp(), (-x).exp()), 1),
+    lambda x: D.Independent(D.Categorical(logits=x.unflatten(-1, (2, 2))), 1),
+]
+
+
+@pytest.mark.parametrize("make", DISTRIBUTIONS)
+def test_distributions_in_and_out(make):
+    rng = torch.Generator().manual_seed(0)
+    p, q = (make(torch.randn(5, 4, generator=rng, dtype=torch.float64)) for _ in range(2))
+    projected = trpl.torch.JointKLProjection(0.01)(p, q)
+    assert type(projected) is type(p)
+    kl = D.kl_divergence(projected, q) if type(p) is not D.OneHotCategorical else None
+    if kl is not None:
+        assert_allclose(kl.numpy(), np.minimum(0.01, D.kl_divergence(p, q).numpy()), rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["categorical", "bernoulli", "beta"])
+def test_log_prob_and_entropy_are_those_of_torch(name):
+    from trpl.torch.distributions import to_distribution
+
+    p, q = policies(BY_NAME[name], torch.as_tensor)
+    known, other = to_distribution(p), to_distribution(q)
+    x = known.sample()
+    x = x.clamp(1e-6, 1 - 1e-6) if name == "beta" else x
+    assert_allclose(trpl.log_prob(p, x).numpy(), known.log_prob(x).numpy(), rtol=1e-9)
+    assert_allclose(trpl.entropy(p).numpy(), known.entropy().numpy(), rtol=1e-9)
+    assert_allclose(trpl.kl(p, q).numpy(), D.kl_divergence(known, other).numpy(), rtol=1e-9)
