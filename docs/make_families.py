@@ -1,6 +1,6 @@
 """The table of families on the page about them, from the registry.
 
-    python docs/make_families.py [OUT_FILE]
+python docs/make_families.py [OUT_FILE]
 """
 
 import sys
@@ -35,7 +35,8 @@ def table() -> str:
         gaussian = isinstance(family, GaussianFamily)
         known = gaussian or isinstance(family, Interpolated)
         separate = SEPARATE if gaussian else "–"
-        joint = "`JointKLProjection`" + (", one bound or one per part" if kind is trpl.Product else "") if known else "–"
+        joint = "`JointKLProjection`" if known else "–"
+        joint += ", one bound or one per part" if kind is trpl.Product else ""
         rows.append(f"| `{kind.__name__}({fields})` | {separate} | {joint} | at least, exactly, or free |")
     return "\n".join(rows) + "\n"
 

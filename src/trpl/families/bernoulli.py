@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trpl.engines import engine_of
 from trpl.errors import ConvergenceError
@@ -46,8 +46,13 @@ class Bernoulli(NamedTuple):
 class BernoulliFamily(Interpolated):
     """Products of Bernoulli distributions; natural parameters are the logits."""
 
-    words: ClassVar[str] = "Bernoulli"
-    cores: ClassVar[tuple[int, ...]] = (1,)
+    @property
+    def words(self) -> str:
+        return "Bernoulli"
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        return (1,)
 
     def arrays(self, p: Bernoulli) -> tuple[Array, ...]:
         return tuple(p)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trpl.engines import engine_of
 from trpl.errors import ConvergenceError
@@ -48,8 +48,13 @@ class Beta(NamedTuple):
 class BetaFamily(Interpolated):
     """Products of Beta distributions; natural parameters are α and β."""
 
-    words: ClassVar[str] = "Beta"
-    cores: ClassVar[tuple[int, ...]] = (1, 1)
+    @property
+    def words(self) -> str:
+        return "Beta"
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        return (1, 1)
 
     def arrays(self, p: Beta) -> tuple[Array, ...]:
         return tuple(p)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trpl.engines import engine_of
 from trpl.errors import ConvergenceError
@@ -51,8 +51,13 @@ def log_probabilities(e: Engine, p: Categorical) -> Vector:
 class CategoricalFamily(Interpolated):
     """Categorical distributions; natural parameters are the logits."""
 
-    words: ClassVar[str] = "Categorical"
-    cores: ClassVar[tuple[int, ...]] = (1,)
+    @property
+    def words(self) -> str:
+        return "Categorical"
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        return (1,)
 
     def arrays(self, p: Categorical) -> tuple[Array, ...]:
         return tuple(p)

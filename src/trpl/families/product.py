@@ -148,12 +148,14 @@ class ProductFamily(Interpolated):
             if len(x) != len(p.parts):
                 raise ValueError(f"{len(x)} actions for {len(p.parts)} parts")
             return tuple(x)
-        found, rest = [], x
+        found: list[Array] = []
+        whole: Array = x  # pyright: ignore[reportAssignmentType]
+        rest = whole
         for family, part in zip(self.families, p.parts, strict=True):
             own, rest = _split_action(family, part, rest)
             found.append(own)
         if rest.shape[-1] != 0:
-            raise ValueError(f"an action has {x.shape[-1]} numbers, {rest.shape[-1]} more than the parts need")
+            raise ValueError(f"an action has {whole.shape[-1]} numbers, {rest.shape[-1]} more than the parts need")
         return tuple(found)
 
 
