@@ -118,6 +118,7 @@ class BetaPath(NamedTuple):
     predicted: Shape
     old: Shape
     floor: float = 0.0
+    narrows: None = None
 
     def _change(self) -> Shape:
         return self.predicted.plus(self.old, -1.0)

@@ -96,6 +96,14 @@ class CategoricalPath:
             return None
         return xp.isfinite(self.predicted) & xp.isfinite(self.old)
 
+    @property
+    def narrows(self) -> Mask | None:
+        """The states whose prediction allows a class that the old policy forbids."""
+        if self.support is None:
+            return None
+        lost = self.e.xp.where((self.predicted > -math.inf) & ~(self.old > -math.inf), 1.0, 0.0)
+        return self.e.xp.max(lost, axis=-1) > 0.0
+
     def _supported(self, x: Vector) -> Vector:
         return x if self.support is None else self.e.xp.where(self.support, x, 0.0)
 

@@ -73,6 +73,7 @@ class DiagPath(NamedTuple):
     old_std: Array
     spectrum: Spectrum
     floor: float = 0.0
+    narrows: None = None
 
     @classmethod
     def between(cls, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> DiagPath:
@@ -159,6 +160,7 @@ class FullPath(NamedTuple):
     old_chol: Array
     spectrum: Spectrum
     floor: float = 0.0
+    narrows: None = None
 
     @classmethod
     def between(cls, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> FullPath:

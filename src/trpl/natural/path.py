@@ -62,6 +62,11 @@ class Path(Protocol):
         """The KL that any policy without the predicted one's zeros would exceed: KL(s → 0); 0 where supports agree."""
         ...
 
+    @property
+    def narrows(self) -> Mask | None:
+        """The states whose predicted policy has classes that the old one forbids; None if there are none."""
+        ...
+
     def spread(self, e: Engine) -> Array:
         """V at the old policy: KL ≈ ½ s² V for small s."""
         ...
@@ -104,6 +109,11 @@ class Together:
     @property
     def floor(self) -> Array | float:
         return _total(part.floor for part in self.parts)
+
+    @property
+    def narrows(self) -> Mask | None:
+        found = [part.narrows for part in self.parts if part.narrows is not None]
+        return functools.reduce(operator.or_, found) if found else None
 
     def spread(self, e: Engine) -> Array:
         return _total(part.spread(e) for part in self.parts)

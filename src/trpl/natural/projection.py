@@ -20,7 +20,7 @@ from trpl.natural.solver import Entropy, Place, find, shares
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import Array, PerState
+    from trpl.types import Array, Mask, PerState
 
 BLOCK = 1 << 15
 """Entries of the largest array that are worked on at once."""
@@ -93,24 +93,27 @@ def solve(
     """The projected arrays, and s, τ and what binds; None if no state has to move and nobody wants the `whole`."""
     if e is NUMPY:
         return _solve_in_blocks(between, cores, inputs, held, whole=whole)
-    found = _solve(e, between, Problem.of(inputs, cores, held))
-    return found if whole or any(e.any(x != 1.0) for x in found.residuals[:2]) else None
+    found, moved = _solve(e, between, Problem.of(inputs, cores, held))
+    return found if whole or e.any(moved) else None
 
 
-def _solve(e: Engine, between: Between, problem: Problem) -> Solved:
+def _solve(e: Engine, between: Between, problem: Problem) -> tuple[Solved, Mask]:
+    """The solution, and which states are not where the prediction is."""
     path = problem.path(e, between)
     place = problem.place(e, path)
     moved, shape = place.moved, problem.batch
+    if path.narrows is not None:
+        moved = moved | path.narrows
     outputs = []
     for x, at, core in zip(problem.predicted, path.at(e, place.s, place.tau), problem.cores, strict=True):
         mask = moved[(..., *(None,) * core)]
         own = e.xp.broadcast_to(x, (*shape, *x.shape[x.ndim - core :]))
         outputs.append(e.xp.where(mask, at, own))
     if place.tau is None or place.held is None:
-        return Solved(tuple(outputs), (e.xp.where(moved, place.s, 1.0),))
+        return Solved(tuple(outputs), (e.xp.where(moved, place.s, 1.0),)), moved
     one = e.xp.ones_like(place.s)
     binding = e.xp.where(place.outside, one, 0.0 * one) + e.xp.where(place.held, 2.0 * one, 0.0 * one)
-    return Solved(tuple(outputs), (place.s, place.tau, binding))
+    return Solved(tuple(outputs), (place.s, place.tau, binding)), moved
 
 
 def _place(e: Engine, left: Sequence[Array]) -> Place:
@@ -230,13 +233,13 @@ def _solve_in_blocks(
     flat = [_rows(x, batch, core) for x, core in zip(inputs, every, strict=True)]
     outputs = [np.empty(x.shape, dtype) for x in flat[: len(cores)]]
     left = [np.empty(num, dtype) for _ in residuals(len(cores), held)]
-    moved = False
+    any_moved = False
     for rows in blocks:
-        found = _solve(NUMPY, between, Problem.of([_wide(x[rows]) for x in flat], cores, held))
+        found, moved = _solve(NUMPY, between, Problem.of([_wide(x[rows]) for x in flat], cores, held))
         for into, x in zip((*outputs, *left), (*found.outputs, *found.residuals), strict=True):
             into[rows] = x
-        moved = moved or any(not (x == 1.0).all() for x in found.residuals[:2])
-    if not moved and not whole:
+        any_moved = any_moved or bool(moved.any())
+    if not any_moved and not whole:
         return None
     shaped = [x.reshape(*batch, *x.shape[1:]) for x in (*outputs, *left)]
     return Solved(tuple(shaped[: len(cores)]), tuple(shaped[len(cores) :]))
