@@ -109,7 +109,7 @@ def epoch(config, policy, value, batch, orders, *, layer=None, entropy=None):
     def value_loss(rows):
         v = value_of(value, x[rows])
         error = (v - returns[rows]) ** 2
-        if config.value_clip is not None:
+        if getattr(config, "value_clip", None) is not None:
             near = old_values[rows] + (v - old_values[rows]).clamp(-config.value_clip, config.value_clip)
             error = torch.maximum(error, (near - returns[rows]) ** 2)
         return error.mean()
@@ -127,14 +127,14 @@ def epoch(config, policy, value, batch, orders, *, layer=None, entropy=None):
         if layer is None:
             clipped = ratio.clamp(1 - config.ratio_clip, 1 + config.ratio_clip)
             return -torch.minimum(ratio * a, clipped * a).mean() - config.entropy_weight * mean_entropy(projected)
-        penalty = layer.penalty(predicted, projected).mean() if config.regression == "penalty" else 0.0
+        penalty = layer.penalty(predicted, projected).mean() if getattr(config, "regression", None) == "penalty" else 0.0
         bonus = config.entropy_weight * mean_entropy(projected)
         return -(ratio * a).mean() + config.regression_weight * penalty - bonus
 
     minimise(policy_loss, policy, learning_rate=config.learning_rate, orders=orders[1], **common)
     if layer is not None:
         target = detach(project(policy_of(policy, x), old))
-        if config.regression == "full":
+        if getattr(config, "regression", None) == "full":
             minimise(
                 lambda rows: layer.penalty(policy_of(policy, x[rows]), pick(target, rows)).mean(),
                 policy,
