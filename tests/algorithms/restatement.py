@@ -127,7 +127,7 @@ def epoch(config, policy, value, batch, orders, *, layer=None, entropy=None):
         if layer is None:
             clipped = ratio.clamp(1 - config.ratio_clip, 1 + config.ratio_clip)
             return -torch.minimum(ratio * a, clipped * a).mean() - config.entropy_weight * mean_entropy(projected)
-        penalty = layer.penalty(predicted, projected).mean() if getattr(config, "regression", None) == "penalty" else 0.0
+        penalty = layer.penalty(predicted, projected).mean() if config.regression == "penalty" else 0.0
         bonus = config.entropy_weight * mean_entropy(projected)
         return -(ratio * a).mean() + config.regression_weight * penalty - bonus
 
