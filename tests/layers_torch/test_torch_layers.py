@@ -56,7 +56,7 @@ def test_distributions_that_are_not_gaussian_policies():
         layer(good.base_dist, good)
     with pytest.raises(ValueError, match="old must have one event dimension"):
         layer(good, Independent(good.base_dist, 2))
-    with pytest.raises(ValueError, match="not Uniform"):
+    with pytest.raises(ValueError, match="not a Uniform"):
         layer(torch.distributions.Uniform(torch.zeros(2), torch.ones(2)), good)
 
 
