@@ -80,6 +80,7 @@ class KLProjection(_ByContent, SeparateLayer):
     __call__ = SeparateLayer.forward
 
     def trust_region(self) -> Region:
+        """What is measured, and how it is held."""
         return KL()
 
 
@@ -111,6 +112,7 @@ class WassersteinProjection(_ByContent, SeparateLayer):
         super().__post_init__()
 
     def trust_region(self) -> Region:
+        """What is measured, and how it is held."""
         return Wasserstein(self.form)
 
 
@@ -138,6 +140,7 @@ class FrobeniusProjection(_ByContent, SeparateLayer):
     __call__ = SeparateLayer.forward
 
     def trust_region(self) -> Region:
+        """What is measured, and how it is held."""
         return Frobenius(self.whitened)
 
 

@@ -74,6 +74,7 @@ class _Separate(SeparateLayer, nn.Module):
         self.check_bounds()
 
     def trust_region(self) -> Region:
+        """What is measured, and how it is held."""
         return self.region
 
     def extra_repr(self) -> str:
