@@ -170,7 +170,7 @@ def environments(place: Path, rng: random.Random, *, faults: tuple[str, ...]) ->
 
 
 def signals(place: Path, rng: random.Random) -> Result:
-    """SIGTERM and Ctrl-C: a checkpoint, how to go on, exit code 0; going on ends with the same bits."""
+    """SIGTERM and Ctrl-C: a checkpoint, how to go on, exit code 143 and 130; going on ends with the same bits."""
     whole, log = place / "whole", place / "log.txt"
     total = {"total_steps": 32 * 400, "checkpoint_every": 1000}
     Child(*train_words(whole, **total), log=log).wait()
@@ -181,7 +181,11 @@ def signals(place: Path, rng: random.Random) -> Result:
         child.wait_until(lambda: epochs_done(folder) >= 5)  # noqa: B023
         child.kill(number)
         ended = child.wait()
-        if ended.code or "go on with: trpl resume" not in ended.said or not any(folder.glob("checkpoints/0*")):
+        if (
+            ended.code != 128 + number
+            or "go on with: trpl resume" not in ended.said
+            or not any(folder.glob("checkpoints/0*"))
+        ):
             problems[number.name] = f"code {ended.code}: {ended.said[-600:]}"
             continue
         Child("resume", folder, "--quiet", log=log).wait()
@@ -202,7 +206,7 @@ def second_process(place: Path, rng: random.Random) -> Result:
     ended = first.wait()
     held = (
         alive and resumed.code == 1 and _clear(resumed.said, "in use by another process")
-        and begun.code == 1 and _clear(begun.said, "already holds a run") and ended.code == 0
+        and begun.code == 1 and _clear(begun.said, "already holds a run") and ended.code == 128 + signal.SIGTERM
     )  # fmt: skip
     return {"held": held, "said": resumed.said.strip()[-200:]}
 

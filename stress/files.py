@@ -82,6 +82,7 @@ def doors(run: Path) -> dict[str, Door]:
     """Every place that reads a file, with the real files to damage."""
     from trpl.integrations import onnx
     from trpl.integrations.export import export, load_npz
+    from trpl.methods import names as names_of_methods
     from trpl.policies import load_policy
     from trpl.policies.storage import newest_checkpoint, read_checkpoint
     from trpl.presets import preset
@@ -99,7 +100,9 @@ def doors(run: Path) -> dict[str, Door]:
     point, empty = newest_checkpoint(run), trainer.collector.state()
     names = (records.METRICS, records.EVALUATIONS, records.TIMINGS)
     plan = (children.STRESS / "plan.toml").read_bytes()
-    learning_curve(run)  # what is imported late, before the interpreter is watched
+    learning_curve(run)  # what is imported or evaluated late, before the interpreter is watched
+    for method in names_of_methods():
+        preset(method, "Hopper-v4")
     for ending in ("onnx", "npz"):
         export(run, run / f"policy.{ending}")
 
@@ -153,7 +156,7 @@ def doors(run: Path) -> dict[str, Door]:
         for file in [file for file in case.iterdir() if file.is_file()]:
             file.rename(folder / file.name)
         try:
-            restore(case, like=trainer.state, collector=trainer.collector)
+            restore(case, like=trainer.state, collector=trainer.collector, evaluator=trainer.evaluator)
         finally:
             trainer.collector.restore(*empty)
 

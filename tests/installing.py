@@ -24,7 +24,12 @@ SOURCE_DATE_EPOCH = "1735689600"  # any fixed moment: archives then hold the sam
 def snapshot(folder: Path) -> Path:
     """The tree as it is now, without what others may be writing to."""
     caches = ".*_cache", ".hypothesis", "__pycache__", "*venv*"
-    left_out = shutil.ignore_patterns(".git", *caches, "runs", "site", "bench", "mutants")
+    anywhere = shutil.ignore_patterns(".git", *caches)
+
+    def left_out(place: str, names: list[str]) -> set[str]:
+        written = {"runs", "site", "bench", "mutants"} if Path(place) == ROOT else set()
+        return anywhere(place, names) | (written & set(names))
+
     return Path(shutil.copytree(ROOT, folder, ignore=left_out))
 
 
@@ -66,7 +71,7 @@ def requirements(name: str, site: Path | None) -> list[Requirement]:
 def extras(site: Path) -> set[str]:
     """The extras that trpl declares."""
     (found,) = metadata.Distribution.discover(name="trpl", path=[str(site)])
-    return set(found.metadata.get_all("Provides-Extra") or [])
+    return {name.replace("-", "_") for name in found.metadata.get_all("Provides-Extra") or []}
 
 
 def closure(wanted: str, site: Path | None = None) -> set[str]:

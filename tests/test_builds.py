@@ -68,7 +68,12 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel, tree):
     files = {p.relative_to(source).as_posix() for p in (source / "trpl").rglob("*") if p.is_file()}
     files = {name for name in files if "__pycache__" not in name}
     assert {name for name in names if not name.startswith(info)} == files
-    assert {"trpl/py.typed", "trpl/presets/mujoco.py", "trpl/rollouts/assets/reacher5.xml"} <= files
+    assert {
+        "trpl/py.typed",
+        "trpl/presets/tables.py",
+        "trpl/runs/trainer.py",
+        "trpl/rollouts/assets/reacher5.xml",
+    } <= files
     assert words["Version"] == trpl.__version__
     assert (words["License-Expression"], licence) == ("MIT", (ROOT / "LICENSE").read_text())
     assert "trpl = trpl.cli:main" in commands

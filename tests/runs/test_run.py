@@ -175,8 +175,8 @@ def test_kill_9_and_sigterm_from_outside(tmp_path):
     wait_for_epochs(process, folder, 9)
     os.kill(process.pid, signal.SIGTERM)
     said, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
     if not (folder / "learning_curve.png").exists():  # it may have been too quick for the signal
+        assert process.returncode == 128 + signal.SIGTERM
         assert f"trpl resume {folder}" in said
     subprocess.run([*command, "resume", str(folder), "--quiet"], check=True)
     assert files(folder) == files(tmp_path / "whole")

@@ -47,6 +47,7 @@ def test_memory_and_records_over_200_updates(tmp_path, monkeypatch):
     halfway = WARM_UP + NUM_UPDATES // 2
     first, second = sizes[halfway] - sizes[WARM_UP], sizes[WARM_UP + NUM_UPDATES] - sizes[halfway]
     assert second == pytest.approx(first, rel=0.05)
-    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+    assert len(list((tmp_path / "checkpoints").glob("0*"))) == 2
+    assert len(list((tmp_path / "checkpoints").iterdir())) <= 3  # and the best
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
     assert "troubles" in sys.modules

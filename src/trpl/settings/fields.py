@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -53,9 +54,15 @@ def setting(
 
 def plain_type(field: dataclasses.Field, owner: type) -> type:
     """Find the type of a setting's value, `X | None` counted as X."""
-    hint = typing.get_type_hints(owner)[field.name]
+    hint = _type_hints(owner)[field.name]
     members = [t for t in typing.get_args(hint) if t is not types.NoneType]
     return members[0] if isinstance(hint, types.UnionType) else typing.get_origin(hint) or hint
+
+
+@functools.cache
+def _type_hints(owner: type) -> dict[str, Any]:
+    """Evaluate a class's annotations once: PEP 563 leaves them as text, and text is slow to evaluate at each setting."""
+    return typing.get_type_hints(owner)
 
 
 def checked(field: dataclasses.Field, owner: type, value: Any, *, method: str) -> Any:
