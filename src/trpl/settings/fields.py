@@ -61,7 +61,7 @@ def plain_type(field: dataclasses.Field, owner: type) -> type:
 
 @functools.cache
 def _type_hints(owner: type) -> dict[str, Any]:
-    """Evaluate a class's annotations once: PEP 563 leaves them as text, and text is slow to evaluate at each setting."""
+    """Evaluate a class's annotations once: with PEP 563 they are text, which is slow to evaluate at each setting."""
     return typing.get_type_hints(owner)
 
 
