@@ -20,6 +20,7 @@ with needs("train"):
     from trpl.runs.run import resume as resume_run
     from trpl.runs.run import train as train_run
     from trpl.settings import Config
+    from trpl.settings.config import WINDOW
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,7 +58,7 @@ class Run:
     def final_return(self) -> float | None:
         """Mean return over the last 20 evaluations, None without any."""
         returns = self.table()["evaluation_return"]
-        found = returns[returns == returns][-20:]
+        found = returns[returns == returns][-WINDOW:]
         return float(found.mean()) if len(found) else None
 
     def table(self) -> dict[str, np.ndarray]:

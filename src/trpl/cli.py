@@ -86,7 +86,7 @@ def overview() -> str:
 
 
 def in_words(error: Exception) -> str:
-    """What an exception says to somebody who will not look into the code."""
+    """Say what an exception says to somebody who will not look into the code."""
     if type(error).__module__.startswith("trpl"):
         return str(error)
     if isinstance(error, ImportError) and (missing := missing_extra(error)):
@@ -166,7 +166,7 @@ def resume(argv: list[str]) -> int:
 
 
 def tracking(kind: str | None) -> Any:
-    """What `--track` asks for, as the run wants it."""
+    """Return what `--track` asks for, as the run wants it."""
     if kind is None:
         return None
     from functools import partial

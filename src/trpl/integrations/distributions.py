@@ -26,13 +26,13 @@ class Split(NamedTuple):
 
 
 def project(layer: Any, predicted: Any, old: Any, **overrides: Any) -> Any:
-    """`predicted` with the Gaussian inside it projected; `overrides` are those of the layer's call."""
+    """Return `predicted` with the Gaussian inside it projected; `overrides` are those of the layer's call."""
     inside = split(predicted)
     return inside.rebuild(layer(inside.gaussian, _matching(inside, old, "old"), **overrides))
 
 
 def penalty(layer: Any, predicted: Any, projected: Any) -> Any:
-    """The layer's regression penalty between two distributions, state by state."""
+    """Return the layer's regression penalty between two distributions, state by state."""
     inside = split(predicted)
     return layer.penalty(inside.gaussian, _matching(inside, projected, "projected"))
 

@@ -58,7 +58,7 @@ class Deployable(NamedTuple):
         return self.layers[-1].bias.shape[0]
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
-        """Mean actions for raw observations [..., obs], float32."""
+        """Return mean actions for raw observations [..., obs], float32."""
         x = np.asarray(observations, np.float32)
         if self.shift is not None and self.scale is not None:
             x = (x - self.shift) / self.scale
@@ -119,7 +119,7 @@ def export(run: Any, path: str | Path, *, format: str | None = None, vec_normali
 
 
 def read(run: Any, *, vec_normalize: Any = None) -> Source:
-    """The policy in a run folder or in a model."""
+    """Return the policy in a run folder or in a model."""
     if not isinstance(run, str | Path):
         from trpl.integrations.sb3.deployment import from_model
 
@@ -149,7 +149,7 @@ def from_checkpoint(folder: Path) -> Deployable:
 
 
 def observations_to_check(policy: Deployable, rng: np.random.Generator) -> np.ndarray:
-    """Observations as training saw them, and three times as far out."""
+    """Draw observations as training saw them, and three times as far out."""
     noise = 3.0 * rng.standard_normal((NUM_CHECKED, policy.obs_size))
     if policy.shift is not None and policy.scale is not None:
         noise = policy.shift + policy.scale * noise
@@ -166,7 +166,10 @@ def check(exported: Callable[[np.ndarray], np.ndarray], source: Source, *, name:
 
 
 def write_npz(policy: Deployable, path: Path) -> None:
-    """Arrays by name: layer<i>/weight [in, out], /bias, /activation; shift, scale, clip, low, high where they apply."""
+    """Write arrays by name: layer<i>/weight [in, out], /bias, /activation.
+
+    shift, scale, clip, low and high stand there where they apply.
+    """
     arrays: dict[str, Any] = {
         name: value for name, value in policy._asdict().items() if name != "layers" and value is not None
     }
@@ -177,7 +180,7 @@ def write_npz(policy: Deployable, path: Path) -> None:
 
 
 def load_npz(path: str | Path) -> Deployable:
-    """The policy that `write_npz` wrote; nothing in it is unpickled, and what is no policy is refused."""
+    """Return the policy that `write_npz` wrote; nothing in it is unpickled, and what is no policy is refused."""
     try:
         with zipfile.ZipFile(path) as packed:
             if sum(info.file_size for info in packed.infolist()) > LARGEST_FILE:
@@ -205,7 +208,7 @@ def load_npz(path: str | Path) -> Deployable:
 
 
 def _problem(policy: Deployable) -> str | None:
-    """What keeps arrays from being a policy."""
+    """Say what keeps arrays from being a policy."""
     if not policy.layers or policy.layers[0].weight.ndim != 2:
         return "it has no layers"
     size = policy.layers[0].weight.shape[0]

@@ -35,7 +35,7 @@ class Graph:
         self.last, self.nodes, self.constants = start, [], []
 
     def add(self, kind: str, *constants: Any, **attributes: Any) -> None:
-        """`kind(last, *constants)`; None stands for an input left out."""
+        """Add `kind(last, *constants)`; None stands for an input left out."""
         name = f"{kind.lower()}{len(self.nodes)}"
         inputs = [self.last]
         for i, value in enumerate(constants):
@@ -49,7 +49,7 @@ class Graph:
 
 
 def to_model(policy: Deployable) -> onnx.ModelProto:
-    """The graph of a policy, checked."""
+    """Return the graph of a policy, checked."""
     graph = Graph("observation")
     if policy.shift is not None:
         graph.add("Cast", to=TensorProto.DOUBLE)
@@ -86,7 +86,7 @@ def write(policy: Deployable, path: str | Path) -> None:
 
 
 def session(path: str | Path) -> Any:
-    """An onnxruntime session for one robot: one thread, in order, no waiting threads that spin."""
+    """Make an onnxruntime session for one robot: one thread, in order, no waiting threads that spin."""
     with needs("onnx"):
         import onnxruntime
 
@@ -99,7 +99,7 @@ def session(path: str | Path) -> Any:
 
 
 def load(path: str | Path) -> Any:
-    """The exported policy as a function of observations [batch, obs]; a file of another kind is refused.
+    """Return the exported policy as a function of observations [batch, obs]; a file of another kind is refused.
 
     Before any of it is run, the graph is held against what `to_model` writes: its operators, one input, one output, and
     all numbers inside the file, none in files beside it.
@@ -121,7 +121,7 @@ def load(path: str | Path) -> Any:
 
 
 def _check_kind(model: onnx.ModelProto) -> int:
-    """The size of observations of a model of the kind `to_model` makes."""
+    """Return the size of observations of a model of the kind `to_model` makes."""
     graph = model.graph
     if [value.name for value in graph.input] != ["observation"] or [value.name for value in graph.output] != ["action"]:
         raise ExportError("it does not go from `observation` to `action`")

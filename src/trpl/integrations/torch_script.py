@@ -50,7 +50,7 @@ NEW_LINE = "\n        "
 
 
 def write(policy: Deployable, path: str | Path) -> None:
-    """Weights to `path` and the script beside it, under the same name."""
+    """Write weights to `path` and the script beside it, under the same name."""
     path = Path(path)
     if path.suffix == ".py":
         raise ExportError(f"{path.name} is the name of the script: give the weights another ending, .pt for example")
@@ -59,7 +59,7 @@ def write(policy: Deployable, path: str | Path) -> None:
 
 
 def state_dict(policy: Deployable) -> dict[str, torch.Tensor]:
-    """Tensors under the names of the script's module."""
+    """Return tensors under the names of the script's module."""
     state = {name: torch.from_numpy(np.array(value)) for name, value in _buffers(policy).items()}
     for layer, index in zip(policy.layers, _positions(policy), strict=True):
         state[f"network.{index}.weight"] = torch.from_numpy(np.ascontiguousarray(layer.weight.T))
@@ -68,7 +68,7 @@ def state_dict(policy: Deployable) -> dict[str, torch.Tensor]:
 
 
 def script(policy: Deployable, *, suffix: str) -> str:
-    """The source of a module with this policy's shape."""
+    """Return the source of a module with this policy's shape."""
     modules = []
     for weight, _, activation in policy.layers:
         modules.append(f"nn.Linear({weight.shape[0]}, {weight.shape[1]})")
@@ -96,7 +96,7 @@ def script(policy: Deployable, *, suffix: str) -> str:
 
 
 def load(policy: Deployable, path: str | Path) -> Any:
-    """The weights in `path`, read back, as a function of NumPy observations."""
+    """Return the weights in `path`, read back, as a function of NumPy observations."""
     state = torch.load(path, weights_only=True)
     layers = tuple(
         layer._replace(weight=state[f"network.{i}.weight"].numpy().T, bias=state[f"network.{i}.bias"].numpy())
@@ -110,7 +110,7 @@ def _buffers(policy: Deployable) -> dict[str, np.ndarray]:
 
 
 def _positions(policy: Deployable) -> list[int]:
-    """Where the linear layers stand in the script's `nn.Sequential`."""
+    """Find where the linear layers stand in the script's `nn.Sequential`."""
     positions, index = [], 0
     for layer in policy.layers:
         positions.append(index)

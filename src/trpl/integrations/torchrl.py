@@ -157,7 +157,10 @@ class TRPLLoss(LossModule):
 
     @dispatch  # type: ignore[arg-type]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The terms of the loss, to be added up (`loss_*`), and the KL and entropy of what the network predicts."""
+        """Return the terms of the loss, to be added up (`loss_*`).
+
+        Beside them stand the KL and the entropy of what the network predicts.
+        """
         keys = self.tensor_keys
         predicted, old = self._policies(tensordict)
         projected = self._project(predicted.gaussian, old)
@@ -187,12 +190,15 @@ class TRPLLoss(LossModule):
 
     @torch.no_grad()
     def projected(self, tensordict: TensorDictBase) -> Gaussian:
-        """The network's policy, projected: after the policy epochs a shared covariance is to be set to this one's."""
+        """Return the network's policy, projected.
+
+        After the policy epochs a shared covariance is to be set to this one's.
+        """
         predicted, old = self._policies(tensordict)
         return self._project(predicted.gaussian, old)
 
     def _policies(self, tensordict: TensorDictBase) -> tuple[Split, Gaussian]:
-        """The policy that the network predicts, and the one that collected the data."""
+        """Return the policy that the network predicts, and the one that collected the data."""
         old = split(self.actor_network.build_dist_from_params(tensordict)).gaussian
         with self.actor_network_params.to_module(self.actor_network):
             predicted = split(self.actor_network.get_dist(tensordict.select(*self.actor_network.in_keys)))
@@ -205,6 +211,6 @@ class TRPLLoss(LossModule):
 
 
 def _with_one_scale(p: Gaussian) -> Gaussian:
-    """The first state's covariance for all."""
+    """Give all states the first one's covariance."""
     num_event_axes = 1 if isinstance(p, DiagGaussian) else 2
     return p.with_scale(p.scale[(0,) * (p.scale.ndim - num_event_axes)])

@@ -25,7 +25,10 @@ Track = Callable[[int, Mapping[str, float | None]], None]
 
 @contextlib.contextmanager
 def tracker(kind: str, *, folder: str | Path, config: Mapping[str, Any]) -> Iterator[Track]:
-    """A function of environment steps and scalars, open while the run lasts; what is None or not finite is left out."""
+    """Yield a function of environment steps and scalars, open while the run lasts.
+
+    What is None or not finite is left out.
+    """
     if kind not in TRACKERS:
         raise ValueError(f"there is no tracker {kind!r}; there are {', '.join(TRACKERS)}")
     folder = Path(folder).absolute()
@@ -45,7 +48,7 @@ def run_name(config: Mapping[str, Any], folder: Path) -> str:
 
 
 def run_id(folder: Path) -> str:
-    """The same for the same folder, so that a resumed run goes on where it was."""
+    """Return what is the same for the same folder, so that a resumed run goes on where it was."""
     return hashlib.sha256(str(folder).encode()).hexdigest()[:16]
 
 

@@ -38,7 +38,7 @@ class Actor:
         self._single_mean = np.ascontiguousarray(self._mean[0].T).dot, self._mean[1]
 
     def mean(self, observations: np.ndarray) -> np.ndarray:
-        """Mean action: what acts when no noise is wanted."""
+        """Return the mean action: what acts when no noise is wanted."""
         return self._features_and_mean(observations)[1]
 
     def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -48,7 +48,9 @@ class Actor:
         return add(mean, self._scaled(noise, scale), mean)
 
     def prepared(self, noise: np.ndarray) -> tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], np.ndarray]:
-        """For a loop over single observations: `sample`, or what does the same faster, and the noise [T, act] for it.
+        """Prepare a loop over single observations.
+
+        `sample`, or what does the same faster, and the noise [T, act] for it.
 
         With one covariance for all states everything but the network can be worked out before the loop.
         """
@@ -57,7 +59,7 @@ class Actor:
         return self._shifted, self._scaled(noise, self._shared_scale) + self._mean[1]
 
     def _shifted(self, observation: np.ndarray, shift: np.ndarray) -> np.ndarray:
-        """The network's last product plus `shift`, which holds its bias."""
+        """Return the network's last product plus `shift`, which holds its bias."""
         action = self._single_mean[0](self._single_features(observation))
         return add(action, shift, action)
 
@@ -133,7 +135,7 @@ class Policy:
 
 
 def load_policy(run: str | Path) -> Policy:
-    """The policy in the newest sound checkpoint of a run folder, or in the checkpoint folder given."""
+    """Return the policy in the newest sound checkpoint of a run folder, or in the checkpoint folder given."""
     arrays, meta = read_checkpoint(newest_checkpoint(run), part="policy")
     shift, scale = arrays.pop("observation/shift"), arrays.pop("observation/scale")
     actions = take_action_map(arrays)

@@ -84,7 +84,7 @@ def share_covariance(p: Gaussian) -> Gaussian:
 
 
 def _places(dim: int) -> np.ndarray:
-    """For each entry of the factor, row by row, the index of its number; the last, a zero, above the diagonal."""
+    """Find for each entry of the factor, row by row, the index of its number; the last, a zero, above the diagonal."""
     places = np.full((dim, dim), dim * (dim + 1) // 2)
     np.fill_diagonal(places, np.arange(dim))
     places[np.tril_indices(dim, -1)] = np.arange(dim, dim * (dim + 1) // 2)

@@ -71,7 +71,7 @@ def write_checkpoint(
 
 
 def checkpoint_folders(run: str | Path) -> list[Path]:
-    """Checkpoints of a run, newest first, sound or not."""
+    """List the checkpoints of a run, newest first, sound or not."""
     return sorted((p for p in (Path(run) / FOLDER).glob("[0-9]" * 8) if p.is_dir()), reverse=True)
 
 
@@ -105,7 +105,7 @@ def newest_checkpoint(run: str | Path) -> Path:
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """The manifest's content, after comparing every checksum."""
+    """Return the manifest's content, after comparing every checksum."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         content = manifest["content"]
@@ -132,7 +132,10 @@ def check(folder: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(folder: Path, *, part: str) -> tuple[Arrays, dict[str, Any]]:
-    """Arrays of one part, and the checkpoint's meta data with its `epoch`; refuses what does not match its checksum."""
+    """Read the arrays of one part, and the checkpoint's meta data with its `epoch`.
+
+    Refuses what does not match its checksum.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load
 

@@ -51,7 +51,7 @@ class Panel(NamedTuple):
 
 
 def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figure:
-    """`panels` in rows of `columns` over a legend they share; `x` is "steps" or "hours"."""
+    """Draw `panels` in rows of `columns` over a legend they share; `x` is "steps" or "hours"."""
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     legend = {line.label: line.style for panel in panels for line in panel.lines}
@@ -98,7 +98,7 @@ def _draw_panel(axes, panel: Panel, x: str) -> None:
 def task_panels(
     groups: Sequence[Group], measure: Measure, *, curve_of: Callable[[Group, Measure], Curve | None] = curve, **options
 ) -> list[Panel]:
-    """A panel per task with a line per group that recorded `measure`."""
+    """Make a panel per task with a line per group that recorded `measure`."""
     look = styles(groups)
     panels = []
     for env_id in dict.fromkeys(group.env_id for group in groups):
@@ -116,7 +116,7 @@ def _title(env_id: str, groups: Sequence[Group]) -> str:
 
 
 def _only(name: str, runs: Sequence[Run], wanted: Callable[[Run], bool], needs: str) -> list[Run]:
-    """The `wanted` runs; an error that says what the figure `needs` if there are none."""
+    """Return the `wanted` runs; an error that says what the figure `needs` if there are none."""
     chosen = [run for run in runs if wanted(run)]
     if not chosen:
         given = ", ".join(dict.fromkeys(f"{run.method} on {run.env_id}" for run in runs))
@@ -145,7 +145,7 @@ def entropy_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
 
 
 def kl_change(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
-    """Mean KL between the policies before and after each epoch (paper, Figure 2, left)."""
+    """Draw the mean KL between the policies before and after each epoch (paper, Figure 2, left)."""
     return draw(task_panels(group_runs(runs, by), KL, log=True))
 
 
@@ -182,7 +182,10 @@ def penalty_ablation(runs: Sequence[Run]) -> Figure:
 
 
 def reacher(runs: Sequence[Run]) -> Figure:
-    """Return on the five-link reacher, without and with (dashed) contextual covariance (paper, Figure 2, right)."""
+    """Draw the return on the five-link reacher, without and with (dashed) contextual covariance.
+
+    Paper, Figure 2, right.
+    """
     needs = f"runs of {' or '.join(REACHERS)}"
     groups = group_runs(_only("reacher", runs, lambda run: run.env_id in REACHERS, needs), by=("contextual",))
     look = styles([replace(group, variant=()) for group in groups])
@@ -202,7 +205,7 @@ def reacher(runs: Sequence[Run]) -> Figure:
 
 
 def audit_panels(groups: Sequence[Group], part: str, *, curve_of=curve) -> list[Panel]:
-    """What the network did and what the projection guarantees, as multiples of the bound; a row per task."""
+    """Draw what the network did and what the projection guarantees, as multiples of the bound; a row per task."""
     chosen = [measure for measure in AUDIT[part] if measure.key != f"after_{part}"]
     by_measure = [task_panels(groups, measure, curve_of=curve_of, bound=1.0) for measure in chosen]
     return [
@@ -237,7 +240,7 @@ def profiles(found: Aggregates, look: dict[str, Style]) -> Figure:
 
 
 def _literal(legend: Legend) -> None:
-    """Names as they are: a dollar in a run's name does not begin a formula."""
+    """Show names as they are: a dollar in a run's name does not begin a formula."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 
@@ -271,7 +274,7 @@ def write_figure(name: str, runs: Iterable[str | Path], out: str | Path, *, by: 
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """`figure` as PNG and SVG, the same bytes for the same figure.
+    """Write `figure` as PNG and SVG, the same bytes for the same figure.
 
     Straight by their canvases: `savefig` would draw each twice.
     """
@@ -291,7 +294,7 @@ def report_figures(
     *,
     curve_of: Callable[[Group, Measure], Curve | None],
 ) -> list[Path]:
-    """The figures beside the report's page, into folder `out`; those without data are left out."""
+    """Write the figures beside the report's page into folder `out`; those without data are left out."""
     with mpl.rc_context(RC_PARAMS):
         panels = {
             "returns": task_panels(groups, RETURN, curve_of=curve_of),

@@ -56,7 +56,7 @@ def place(method: str) -> int:
 
 
 def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
-    """Groups of `runs` in the order of the paper's table; `by` names settings that tell variants apart.
+    """Make groups of `runs` in the order of the paper's table; `by` names settings that tell variants apart.
 
     Raises RecordError, naming the difference, when runs of one group were configured differently or have the same seed.
     """

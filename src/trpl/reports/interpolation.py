@@ -26,7 +26,7 @@ TITLES = {"frobenius": "Frobenius", "w2": "Wasserstein", "kl": "KL"}
 
 
 def interpolated(region: Region, multipliers: np.ndarray) -> DiagGaussian:
-    """The projections of PREDICTED with these multipliers, a batch.
+    """Return the projections of PREDICTED with these multipliers, a batch.
 
     η falls as the bound ε rises, and is 0 where ε is the distance itself: bisection on log ε finds each bound.
     """
@@ -74,5 +74,5 @@ def interpolation() -> Figure:
 
 
 def _ellipse(std: np.ndarray, **look) -> Ellipse:
-    """The 2σ ellipse of a covariance diag(std²): diameters 4σ."""
+    """Return the 2σ ellipse of a covariance diag(std²): diameters 4σ."""
     return Ellipse((0.0, 0.0), 4 * std[0], 4 * std[1], facecolor="none", **look)

@@ -19,7 +19,7 @@ Content = str | int | float | None | Iterable["Content"]
 
 
 def render(content: Content) -> Markup:
-    """`content` as HTML: Markup stays, other text is escaped, lists are joined, None is nothing."""
+    """Write `content` as HTML: Markup stays, other text is escaped, lists are joined, None is nothing."""
     if content is None:
         return Markup()
     if isinstance(content, Markup):
@@ -30,7 +30,10 @@ def render(content: Content) -> Markup:
 
 
 def tag(name: str, *content: Content, **attributes: Any) -> Markup:
-    """An element; `class_` is class, `data_x` is data-x; None and False leave an attribute out, True has no value."""
+    """Make an element; `class_` is class, `data_x` is data-x; None and False leave an attribute out.
+
+    True has no value.
+    """
     words = [name]
     for key, value in attributes.items():
         if value is None or value is False:
@@ -41,7 +44,7 @@ def tag(name: str, *content: Content, **attributes: Any) -> Markup:
 
 
 def cell(value: Any, *, digits: int | None = None) -> Markup:
-    """A table cell; numbers stand right and sort by value, a missing one is a dash."""
+    """Make a table cell; numbers stand right and sort by value, a missing one is a dash."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return tag("td", "–", class_="number missing")
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -53,7 +56,7 @@ def cell(value: Any, *, digits: int | None = None) -> Markup:
 def table(
     header: Sequence[Content], rows: Iterable[Sequence[Markup]], *, caption: Content = None, **attributes: Any
 ) -> Markup:
-    """A table of ready cells whose columns can be sorted by their headers; headers stand right over numbers."""
+    """Make a table of ready cells whose columns can be sorted by their headers; headers stand right over numbers."""
     rows = list(rows)
     over_numbers = [bool(rows) and 'class="number' in rows[0][place] for place in range(len(header))]
     head = tag(
@@ -69,12 +72,12 @@ def sort_header(*content: Content, **attributes: Any) -> Markup:
 
 
 def wide(content: Markup) -> Markup:
-    """`content` in a box that scrolls sideways, by keyboard too, where the screen is narrow."""
+    """Put `content` in a box that scrolls sideways, by keyboard too, where the screen is narrow."""
     return tag("div", content, class_="wide", tabindex="0")
 
 
 def embedded_json(value: Any) -> Markup:
-    """`value` as JSON that cannot end the script element it stands in; NaN is refused, as JSON has none."""
+    """Write `value` as JSON that cannot end the script element it stands in; NaN is refused, as JSON has none."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -48,7 +48,7 @@ def write_report(
     by: Sequence[str] = (),
     figures: bool = True,
 ) -> Path:
-    """The report of all run folders in `runs`, into folder `out`; returns the page.
+    """Write the report of all run folders in `runs` into folder `out`; return the page.
 
     Runs of one method on one task are averaged, and must not differ in any setting but the seed; `by` names settings
     that tell variants of a method apart. `figures=False` leaves out the PNG and SVG files.
@@ -97,7 +97,7 @@ def _progress_notes(groups: Sequence[Group]) -> list[str]:
 
 
 def write_tables(report: Report, out: Path) -> list[Path]:
-    """The report's tables as CSV; those without rows are left out."""
+    """Write the report's tables as CSV; those without rows are left out."""
     every = {
         "table1": tables.table1(report.scores),
         "runs": tables.run_rows(report.scores),
@@ -117,7 +117,7 @@ def write_tables(report: Report, out: Path) -> list[Path]:
 
 
 def html(report: Report, beside: Sequence[str]) -> str:
-    """The page's text."""
+    """Return the page's text."""
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = dict(
@@ -155,7 +155,10 @@ def _method_colours(looks: dict[str, Style]) -> str:
 
 
 def chart_data(report: Report) -> dict[str, Any]:
-    """What the page's script draws. Arrays of steps and seconds that several curves share stand once, in `pool`."""
+    """Return what the page's script draws.
+
+    Arrays of steps and seconds that several curves share stand once, in `pool`.
+    """
     pool: dict[tuple, int] = {}
 
     def shared(values: np.ndarray, digits: int) -> int | None:
@@ -203,5 +206,5 @@ def _band(found: Estimate) -> dict[str, list[float | None]]:
 
 
 def _numbers(values: np.ndarray, digits: int = 5) -> list[float | None]:
-    """`values` to `digits` figures, None for what is not finite."""
+    """Round `values` to `digits` figures, None for what is not finite."""
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in np.asarray(values).tolist()]

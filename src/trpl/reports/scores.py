@@ -23,7 +23,7 @@ SAME_BUDGET = 0.01  # relative difference of two budgets that are set side by si
 
 @cache
 def paper_table() -> dict[str, Any]:
-    """Table 1 of the paper: `tasks` with budgets, `results` by method, task and column as [mean, half-width]."""
+    """Read Table 1 of the paper: `tasks` with budgets, `results` by method, task and column as [mean, half-width]."""
     return json.loads(files("trpl.reports").joinpath("paper_table1.json").read_text(encoding="utf-8"))
 
 
@@ -32,30 +32,39 @@ def paper_result(method: str, env_id: str) -> dict[str, Any] | None:
 
 
 def comparable_result(method: str, env_id: str, total_steps: int) -> dict[str, Any] | None:
-    """The paper's numbers for runs of the same budget; None where the paper has none or trained for longer or less."""
+    """Return the paper's numbers for runs of the same budget.
+
+    None where the paper has none or trained for longer or less.
+    """
     task = paper_table()["tasks"].get(env_id)
     same_budget = task is not None and abs(total_steps / task["total_steps"] - 1) <= SAME_BUDGET
     return paper_result(method, env_id) if same_budget else None
 
 
 def early_window(run: Run) -> np.ndarray | None:
-    """Mean return of each evaluation in the 20 epochs after 20 % of training; None if they are not all there."""
+    """Return the mean return of each evaluation in the 20 epochs after 20 % of training.
+
+    None if they are not all there.
+    """
     return _window(run, run.num_epochs // 5)
 
 
 def final_window(run: Run) -> np.ndarray | None:
-    """Mean return of each evaluation in the last 20 epochs; None before training has ended."""
+    """Return the mean return of each evaluation in the last 20 epochs; None before training has ended."""
     return _window(run, len(run.metrics.epoch) - WINDOW) if run.finished else None
 
 
 def window_after(run: Run, steps: float) -> np.ndarray | None:
-    """Mean return of each evaluation in the 20 epochs after `steps` steps; None if one of them was not evaluated."""
+    """Return the mean return of each evaluation in the 20 epochs after `steps` steps.
+
+    None if one of them was not evaluated.
+    """
     found = _window(run, int((run.metrics.steps <= steps).sum()))
     return found if found is not None and len(found) == WINDOW else None
 
 
 def _window(run: Run, start: int) -> np.ndarray | None:
-    """The evaluations of 20 epochs, the first of them being number `start` (from 0)."""
+    """Return the evaluations of 20 epochs, the first of them being number `start` (from 0)."""
     epoch = run.metrics.epoch
     if start < 0 or start + WINDOW > len(epoch):
         return None
@@ -75,7 +84,7 @@ class Score(NamedTuple):
 
 
 def score(runs: Sequence[Run], windows: Sequence[np.ndarray | None]) -> Score | None:
-    """The score of `runs` from the `windows` of those that have one; None if none has."""
+    """Return the score of `runs` from the `windows` of those that have one; None if none has."""
     present = [(run.seed, window) for run, window in zip(runs, windows, strict=True) if window is not None]
     if not present:
         return None
@@ -139,7 +148,7 @@ def compare(first: GroupScores, second: GroupScores) -> Comparison | None:
 
 
 def comparisons(scores: Sequence[GroupScores]) -> list[Comparison]:
-    """Each pair of groups on the same task, once."""
+    """Compare each pair of groups on the same task, once."""
     pairs = (compare(a, b) for a, b in combinations(scores, 2) if a.group.env_id == b.group.env_id)
     return [pair for pair in pairs if pair is not None]
 
@@ -163,7 +172,10 @@ class Aggregates(NamedTuple):
 
 
 def aggregate(scores: Sequence[GroupScores]) -> Aggregates | None:
-    """Statistics over tasks, on the largest block of tasks × methods without gaps; None without tasks of the paper."""
+    """Compute statistics over tasks, on the largest block of tasks × methods without gaps.
+
+    None without tasks of the paper.
+    """
     known = paper_table()["tasks"]
     table = {(s.group.name, s.group.env_id): s.final for s in scores if s.final and s.group.env_id in known}
     tasks, names = _largest_block(table.keys())
@@ -194,7 +206,10 @@ def aggregate(scores: Sequence[GroupScores]) -> Aggregates | None:
 
 
 def _largest_block(cells: Collection[tuple[str, str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Tasks and names with every (name, task) in `cells`: as many cells as possible; between equals, more tasks."""
+    """Find tasks and names with every (name, task) in `cells`: as many cells as possible.
+
+    Between equals, more tasks.
+    """
     tasks = list(dict.fromkeys(task for _, task in cells))
     names = list(dict.fromkeys(name for name, _ in cells))
     best: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -207,5 +222,5 @@ def _largest_block(cells: Collection[tuple[str, str]]) -> tuple[tuple[str, ...],
 
 
 def _generator() -> np.random.Generator:
-    """The same draws for every number, so that a report of the same runs is the same to the last digit."""
+    """Make the same draws for every number, so that a report of the same runs is the same to the last digit."""
     return np.random.default_rng(BOOTSTRAP_SEED)

@@ -64,7 +64,7 @@ def notes(words: Sequence[str], curves: Iterable[Curve]) -> Markup | None:
 
 
 def table1(scores: Sequence[GroupScores]) -> Markup:
-    """Table 1 as the paper lays it out: methods down, tasks across, 20 % and final for each."""
+    """Lay out Table 1 as the paper lays it out: methods down, tasks across, 20 % and final for each."""
     tasks = list(dict.fromkeys(entry.group.env_id for entry in scores))
     names = _in_blocks({entry.group.name: entry.group.method for entry in scores})
     by_place = {(entry.group.name, entry.group.env_id): entry for entry in scores}
@@ -85,7 +85,7 @@ def table1(scores: Sequence[GroupScores]) -> Markup:
 
 
 def _in_blocks(methods: dict[str, str]) -> list[tuple[str, bool]]:
-    """Names in the paper's order, and whether each is the first of its block."""
+    """List names in the paper's order, and whether each is the first of its block."""
     ordered = sorted(methods, key=lambda name: place(methods[name]))
     rows = [found.row if (found := known(methods[name])) else None for name in ordered]
     blocks = [None if row is None else row // ROWS_PER_BLOCK for row in rows]
@@ -93,7 +93,7 @@ def _in_blocks(methods: dict[str, str]) -> list[tuple[str, bool]]:
 
 
 def _best(scores: Sequence[GroupScores]) -> dict[tuple[str, str], list[str]]:
-    """Names of the best methods by task and column, with and without entropy control apart, as in the paper."""
+    """List the names of the best methods by task and column, with and without entropy control apart as in the paper."""
     top: dict[tuple, tuple[float, str]] = {}
     for entry in scores:
         for column in ("early", "final"):
@@ -152,7 +152,7 @@ def recent(group: Group) -> float | None:
 
 
 def same_steps(scores: Sequence[GroupScores]) -> Markup | None:
-    """Where our budget is not the paper's: our return after as many steps as the paper's 20 % column stands for."""
+    """Show our return after as many steps as the paper's 20 % column stands for, where the budgets differ."""
     rows = []
     for entry in scores:
         task = paper_table()["tasks"].get(entry.group.env_id)
@@ -238,7 +238,7 @@ def audit(groups: Sequence[Group]) -> Markup | None:
 
 
 def hyperparameters(groups: Sequence[Group]) -> Markup:
-    """For each task the settings that differ between methods, then those they share."""
+    """List for each task the settings that differ between methods, then those they share."""
     parts = []
     for task in dict.fromkeys(group.env_id for group in groups):
         here = [group for group in groups if group.env_id == task]
@@ -261,7 +261,7 @@ def _setting(group: Group, key: str) -> str:
 
 
 def versions(groups: Sequence[Group]) -> Markup:
-    """Each set of versions and commit, with how many runs were made with it."""
+    """List each set of versions and commit, with how many runs were made with it."""
     found = Counter(
         (run.commit or "–", json.dumps(run.versions, sort_keys=True))
         for group in groups

@@ -62,7 +62,7 @@ class Curve(NamedTuple):
 
 
 def curve(group: Group, measure: Measure, max_points: int = MAX_POINTS) -> Curve | None:
-    """The curve of `measure` for `group`, thinned to `max_points`; None if no run recorded it.
+    """Return the curve of `measure` for `group`, thinned to `max_points`; None if no run recorded it.
 
     Thinning keeps epochs as they are, without smoothing; of a maximum it keeps the largest value since the last epoch
     kept, so that no excess is lost.
@@ -87,7 +87,7 @@ def curve(group: Group, measure: Measure, max_points: int = MAX_POINTS) -> Curve
 
 
 def thin(num_epochs: int, max_points: int) -> np.ndarray:
-    """Indices of at most `max_points` epochs, evenly spread, the first and the last among them."""
+    """Return the indices of at most `max_points` epochs, evenly spread, the first and the last among them."""
     return np.unique(np.linspace(0, num_epochs - 1, min(num_epochs, max_points)).round().astype(np.int64))
 
 
@@ -101,7 +101,7 @@ def _values(columns: Columns, measure: Measure) -> np.ndarray:
 
 
 def _common_epochs(columns: Sequence[Columns]) -> np.ndarray:
-    """Epochs that all of `columns` have: a mean over seeds is over the same seeds at every point."""
+    """List the epochs that all of `columns` have: a mean over seeds is over the same seeds at every point."""
     first, *others = (column.epoch for column in columns)
     return first if all(np.array_equal(first, other) for other in others) else reduce(np.intersect1d, others, first)
 
@@ -135,7 +135,10 @@ PARTS = {"mean": "mean", "cov": "covariance", "whole": "whole KL"}
 
 
 def audit(group: Group, part: str) -> Audit | None:
-    """The audit of `part`: "mean", "cov", or "whole" where one bound is on the KL; None without bound or record."""
+    """Return the audit of `part`: "mean", "cov", or "whole" where one bound is on the KL.
+
+    None without bound or record.
+    """
 
     def column(key: str) -> np.ndarray:
         return np.concatenate([run.metrics.values[key] for run in group.runs])

@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
 
 
 def mean(scores: Scores) -> np.ndarray:
-    """Mean over tasks of the mean over runs."""
+    """Return the mean over tasks of the mean over runs."""
     return np.mean([task.mean(axis=-1) for task in scores], axis=0)
 
 
@@ -48,7 +48,7 @@ def iqm(scores: Scores) -> np.ndarray:
 
 
 def optimality_gap(scores: Scores, threshold: float = 1.0) -> np.ndarray:
-    """How far the scores fall short of `threshold` on average: threshold − mean min(score, threshold)."""
+    """Measure how far the scores fall short of `threshold` on average: threshold − mean min(score, threshold)."""
     return threshold - np.minimum(np.concatenate(scores, axis=-1), threshold).mean(axis=-1)
 
 
@@ -61,7 +61,10 @@ def performance_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
 
 
 def probability_of_improvement(scores: Scores, others: Scores) -> np.ndarray:
-    """Mean over tasks of P(X > Y) + ½ P(X = Y), X and Y runs of the two: the Mann–Whitney U over its largest value."""
+    """Return the mean over tasks of P(X > Y) + ½ P(X = Y), X and Y runs of the two.
+
+    The Mann–Whitney U over its largest value.
+    """
     shares = []
     for x, y in zip(scores, others, strict=True):
         ordered = np.sign(x[..., :, None] - y[..., None, :])
@@ -70,7 +73,10 @@ def probability_of_improvement(scores: Scores, others: Scores) -> np.ndarray:
 
 
 def draw_indices(counts: Sequence[int], generator: np.random.Generator, num_resamples: int) -> list[np.ndarray]:
-    """Which runs stand in each resample, drawn with replacement within each task: arrays [num_resamples, count]."""
+    """Draw which runs stand in each resample, drawn with replacement within each task.
+
+    Arrays [num_resamples, count].
+    """
     return [generator.integers(count, size=(num_resamples, count)) for count in counts]
 
 
@@ -87,7 +93,7 @@ def estimate(
     generator: np.random.Generator,
     num_resamples: int = NUM_RESAMPLES,
 ) -> Estimate:
-    """`statistic` of `scores` with its interval: Student's for a mean, else a bootstrap within each task."""
+    """Compute `statistic` of `scores` with its interval: Student's for a mean, else a bootstrap within each task."""
     value = statistic(scores)
     if statistic is mean:
         return _students(value, student.combined([student.mean_of(task) for task in scores], _shares(scores)))
@@ -107,7 +113,7 @@ def compare(
     generator: np.random.Generator,
     num_resamples: int = NUM_RESAMPLES,
 ) -> Estimate:
-    """`statistic` of two methods with its interval.
+    """Compute `statistic` of two methods with its interval.
 
     Paired, run i of the one belongs to run i of the other in each task (the same seed) and the two are drawn together;
     otherwise each method is resampled on its own, as in rliable. Differences of means have Student's interval (Welch's
@@ -132,12 +138,12 @@ def compare(
 
 
 def mean_difference(scores: Scores, others: Scores) -> np.ndarray:
-    """How much higher the mean of `scores` is than that of `others`."""
+    """Measure how much higher the mean of `scores` is than that of `others`."""
     return mean(scores) - mean(others)
 
 
 def curve_estimate(rows: np.ndarray) -> Estimate:
-    """Mean of `rows` [run, point] at each point with Student's interval over runs."""
+    """Return the mean of `rows` [run, point] at each point with Student's interval over runs."""
     value = rows.mean(axis=0)
     num_runs = len(rows)
     if num_runs < 2:

@@ -28,14 +28,14 @@ class Mean(NamedTuple):
 
 
 def mean_of(values: np.ndarray) -> Mean:
-    """Mean of the runs `values`; one run says nothing of its error (NaN)."""
+    """Return the mean of the runs `values`; one run says nothing of its error (NaN)."""
     count = len(values)
     spread = float(values.var(ddof=1)) / count if count > 1 else math.nan
     return Mean(float(values.mean()), spread, float(count - 1))
 
 
 def combined(means: Sequence[Mean], weights: Sequence[float]) -> Mean:
-    """The weighted sum of independent means; degrees of freedom by Welch and Satterthwaite."""
+    """Return the weighted sum of independent means; degrees of freedom by Welch and Satterthwaite."""
     parts = [weight**2 * mean.squared_error for mean, weight in zip(means, weights, strict=True)]
     squared_error = sum(parts)
     below = sum(part**2 / mean.freedom for part, mean in zip(parts, means, strict=True) if part > 0)
@@ -52,7 +52,7 @@ def half_width(mean: Mean, confidence: float = CONFIDENCE) -> float:
 
 @cache
 def quantile(probability: float, freedom: float) -> float:
-    """The quantile of Student's distribution, for probabilities of at least a half.
+    """Return the quantile of Student's distribution, for probabilities of at least a half.
 
     By bisection of its distribution function; with many degrees of freedom by Cornish and Fisher's series about the
     normal quantile.
@@ -94,7 +94,7 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def runs_needed(difference: float, spread: float, *, power: float = 0.8) -> int:
-    """How many pairs of runs it takes to tell `difference` from 0 with 95 % confidence in a share `power` of cases.
+    """Count the pairs of runs that tell `difference` from 0 with 95 % confidence in a share `power` of cases.
 
     `spread` is the standard deviation of the difference of two runs; by the normal approximation with Guenther's term.
     """

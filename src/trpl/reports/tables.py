@@ -21,7 +21,7 @@ NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?")
 
 
 def table1(scores: Sequence[GroupScores]) -> list[Row]:
-    """A row per method and task: both numbers of Table 1 with intervals, and the paper's of the same budget."""
+    """Make a row per method and task: both numbers of Table 1 with intervals, and the paper's of the same budget."""
     rows = []
     for entry in scores:
         group = entry.group
@@ -47,7 +47,7 @@ def _score(name: str, score: Score | None) -> Row:
 
 
 def run_rows(scores: Sequence[GroupScores]) -> list[Row]:
-    """A row per run: what was run, how far it came and its own numbers."""
+    """Make a row per run: what was run, how far it came and its own numbers."""
     rows = []
     for entry in scores:
         for run in (*entry.group.runs, *entry.group.unfinished):
@@ -67,7 +67,7 @@ def run_rows(scores: Sequence[GroupScores]) -> list[Row]:
 
 
 def comparison_rows(found: Iterable[Comparison]) -> list[Row]:
-    """A row per pair of methods on a task: difference of the final means and probability of improvement."""
+    """Make a row per pair of methods on a task: difference of the final means and probability of improvement."""
     return [
         {
             "task": pair.first.env_id, "method": pair.first.name, "other": pair.second.name,
@@ -79,7 +79,7 @@ def comparison_rows(found: Iterable[Comparison]) -> list[Row]:
 
 
 def aggregate_rows(found: Aggregates | None) -> list[Row]:
-    """A row per method: statistics over tasks, in units of the paper's PPO."""
+    """Make a row per method: statistics over tasks, in units of the paper's PPO."""
     if found is None:
         return []
     names = ("iqm", "mean", "median", "optimality_gap")
@@ -91,7 +91,7 @@ def aggregate_rows(found: Aggregates | None) -> list[Row]:
 
 
 def profile_rows(found: Aggregates | None) -> list[Row]:
-    """A row per method and threshold: the share of runs above it."""
+    """Make a row per method and threshold: the share of runs above it."""
     if found is None:
         return []
     return [
@@ -102,7 +102,7 @@ def profile_rows(found: Aggregates | None) -> list[Row]:
 
 
 def curve_rows(curves: Mapping[tuple[Group, str], Curve]) -> Iterable[Row]:
-    """A row per point of each curve; `curves` by group and measure."""
+    """Make a row per point of each curve; `curves` by group and measure."""
     for (group, key), curve in curves.items():
         for epoch, steps, seconds, *values in zip(
             curve.epoch, curve.steps, curve.seconds, *curve.estimate, strict=True
@@ -114,7 +114,7 @@ def curve_rows(curves: Mapping[tuple[Group, str], Curve]) -> Iterable[Row]:
 
 
 def audit_rows(groups: Iterable[Group]) -> list[Row]:
-    """A row per group and part of the trust region: distances as multiples of the bound."""
+    """Make a row per group and part of the trust region: distances as multiples of the bound."""
     return [
         {"task": group.env_id, "method": group.name, "part": part, **found._asdict()}
         for group in groups
@@ -124,7 +124,7 @@ def audit_rows(groups: Iterable[Group]) -> list[Row]:
 
 
 def hyperparameter_rows(groups: Sequence[Group]) -> list[Row]:
-    """A row per group and setting."""
+    """Make a row per group and setting."""
     return [
         {"task": group.env_id, "method": group.name, "setting": key, "value": json.dumps(value)}
         for group in groups
@@ -134,7 +134,10 @@ def hyperparameter_rows(groups: Sequence[Group]) -> list[Row]:
 
 
 def write_csv(file: Path, rows: Iterable[Row]) -> bool:
-    """`rows` as CSV; a missing value is an empty cell. Without rows there is no file: returns whether there is one."""
+    """Write `rows` as CSV; a missing value is an empty cell. Without rows there is no file.
+
+    Returns whether there is one.
+    """
     rows = iter(rows)
     first = next(rows, None)
     if first is None:

@@ -117,13 +117,13 @@ def restore(run: Path, *, like: Any, collector: Collector, evaluator: Evaluator)
 
 
 def learner_arrays(state: Any) -> dict[str, np.ndarray]:
-    """The leaves of the state under the paths that lead to them."""
+    """Return the leaves of the state under the paths that lead to them."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return {LEARNER + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def learner_state(arrays: dict[str, np.ndarray], *, like: Any, where: Path) -> Any:
-    """The state of the shape of `like` from its leaves by name."""
+    """Return the state of the shape of `like` from its leaves by name."""
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = []
     for path, leaf in paths:

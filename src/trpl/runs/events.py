@@ -17,7 +17,7 @@ Write = Callable[[int, Mapping[str, float | None]], None]
 
 @contextlib.contextmanager
 def event_writer(folder: Path, *, done: int) -> Iterator[Write]:
-    """A function that writes scalars as TensorBoard events; events after the `done` steps are purged."""
+    """Yield a function that writes scalars as TensorBoard events; events after the `done` steps are purged."""
     record_writer, event, session_log, summary = tensorboard_classes()
     place = folder / TENSORBOARD
     place.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def event_writer(folder: Path, *, done: int) -> Iterator[Write]:
 
 
 def tensorboard_classes() -> tuple[Any, Any, Any, Any]:
-    """tensorboardX's RecordWriter, Event, SessionLog and Summary, imported as if there were no PyTorch.
+    """Import tensorboardX's RecordWriter, Event, SessionLog and Summary, imported as if there were no PyTorch.
 
     Where PyTorch is installed tensorboardX imports it to draw graphs: seconds and 180 MB that scalars need not pay for.
     """

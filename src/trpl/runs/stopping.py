@@ -25,7 +25,7 @@ class StopRequest(threading.Event):
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """An event set by the first SIGTERM or Ctrl-C; a second one interrupts as usual."""
+    """Yield an event set by the first SIGTERM or Ctrl-C; a second one interrupts as usual."""
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -113,7 +113,7 @@ class Watchdog:
 
 
 def _environment(frame: FrameType | None) -> Environment | None:
-    """The environment that a frame or one of its callers is a method of."""
+    """Return the environment that a frame or one of its callers is a method of."""
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Environment):

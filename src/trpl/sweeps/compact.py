@@ -44,7 +44,7 @@ def compact(run: str | Path, results: str | Path, *, place: str | Path | None = 
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether two folders hold the same files with the same bytes."""
+    """Tell whether two folders hold the same files with the same bytes."""
     if not other.is_dir():
         return False
     names = sorted(path.name for path in one.iterdir())

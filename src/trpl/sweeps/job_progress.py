@@ -17,7 +17,7 @@ class NewLines:
         self.path, self._offset = path, 0
 
     def new(self) -> tuple[list[dict], bool]:
-        """Lines not seen before, and whether the file was cut back, so that all lines are given again."""
+        """Return lines not seen before, and whether the file was cut back, so that all lines are given again."""
         try:
             with open(self.path, "rb") as file:
                 cut = file.seek(0, os.SEEK_END) < self._offset
@@ -31,7 +31,7 @@ class NewLines:
 
 
 def _record(line: bytes) -> dict | None:
-    """A line's record, None where it is damaged: that is for the run itself to say."""
+    """Return a line's record, None where it is damaged: that is for the run itself to say."""
     try:
         return records.parse(line, where="")
     except RecordError:
@@ -62,7 +62,7 @@ class JobProgress:
 
 
 def seconds_left(of: Iterable[JobProgress], *, among: Iterable[JobProgress], num_workers: int) -> float | None:
-    """What is left of the jobs `of`, each at the pace of jobs of its method and task, spread over the workers.
+    """Return what is left of the jobs `of`, each at the pace of jobs of its method and task, spread over the workers.
 
     A method and task without an epoch yet goes at the pace of all jobs; None while there is none.
     """

@@ -77,7 +77,7 @@ def check_folder(job: Job) -> None:
 
 
 def command(job: Job) -> list[str]:
-    """The words after `trpl` that start the run, or go on with it."""
+    """Return the words after `trpl` that start the run, or go on with it."""
     extra = [f"--plugin={word}" for word in plugins()]
     if is_run(job.folder):
         return ["resume", str(job.folder), *extra]
@@ -86,7 +86,7 @@ def command(job: Job) -> list[str]:
 
 
 def options(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as options of the command line."""
+    """Write settings as options of the command line."""
     words = []
     for name, value in settings.items():
         flag = name.replace("_", "-")
@@ -110,7 +110,7 @@ def environment(compiled: Path) -> dict[str, str]:
 def start_worker(
     words: list[str], *, log: Path, compiled: Path, variables: Mapping[str, str] | None = None
 ) -> subprocess.Popen:
-    """A process that runs `trpl WORDS` on one thread, output added to `log`; it stops when its input is closed.
+    """Start a process that runs `trpl WORDS` on one thread, output added to `log`; it stops when its input is closed.
 
     `variables` are added to its environment: what must not stand in a command. It has a session of its own, so that
     Ctrl-C reaches only whoever started it.
@@ -140,12 +140,12 @@ def release(process: subprocess.Popen) -> None:
 
 
 def ended_badly(code: int) -> str:
-    """What an exit code says, in words."""
+    """Say what an exit code says, in words."""
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 def log_tail(log: Path, *, num_lines: int = 15) -> str:
-    """The last lines a job wrote."""
+    """Return the last lines a job wrote."""
     if not log.exists():
         return "(it wrote no log)"
     with open(log, "rb") as file:

@@ -26,7 +26,10 @@ class LocalPool:
         return set(self._processes)
 
     def ended(self, *, timeout: float) -> list[tuple[Job, str]]:
-        """Jobs that ended, each with what went wrong ("" if nothing did); waits for the first for `timeout` seconds."""
+        """List jobs that ended, each with what went wrong ("" if nothing did).
+
+        Waits for the first for `timeout` seconds.
+        """
         until = time.monotonic() + timeout
         while not (found := list(self._collect())) and self._processes and time.monotonic() < until:
             time.sleep(POLL_SECONDS)

@@ -52,7 +52,7 @@ class Plan:
     variant: Mapping[str, Values] = field(default_factory=dict)
 
     def overrides(self, method: str, env_id: str) -> dict[str, Any]:
-        """What the file sets for a method on a task, variants apart."""
+        """Return what the file sets for a method on a task, variants apart."""
         return {**self.settings, **self.task.get(env_id, {}), **self.method.get(method, {})}
 
 
@@ -62,7 +62,7 @@ class PlannedRun(NamedTuple):
 
 
 def planned_runs(name: str, *, seeds: Sequence[int] | None = None, overrides: Values | None = None) -> list[PlannedRun]:
-    """The runs of a named sweep or a TOML file, the first seed of everything first.
+    """Return the runs of a named sweep or a TOML file, the first seed of everything first.
 
     `seeds` and `overrides` (of the command line) are stronger than the file's. Runs of one method on one task that
     differ by more than the seed get a folder per variant: its name in the file, or the settings that differ.
@@ -101,7 +101,7 @@ def planned_runs(name: str, *, seeds: Sequence[int] | None = None, overrides: Va
 
 
 def read_plan(path: str | Path) -> Plan:
-    """A sweep or preset file; unknown keys are refused with the nearest right one."""
+    """Read a sweep or preset file; unknown keys are refused with the nearest right one."""
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -115,7 +115,7 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def preset_overrides(path: str | Path, method: str, env_id: str) -> dict[str, Any]:
-    """What a preset file sets for one method on one task."""
+    """Return what a preset file sets for one method on one task."""
     plan = read_plan(path)
     if plan.variant:
         raise ConfigError(f"{path} has variants ({', '.join(plan.variant)}), which only a sweep can run")
@@ -125,7 +125,7 @@ def preset_overrides(path: str | Path, method: str, env_id: str) -> dict[str, An
 
 
 def preset_text(config: Config, *, base: Config, comment: str = "") -> str:
-    """A preset file that turns `base`, the paper's preset, into `config`; the seed is left out."""
+    """Write a preset file that turns `base`, the paper's preset, into `config`; the seed is left out."""
     changed = [name for name in differing(config, base, apart_from=NOT_IN_FILES) if name in config.names()]
     lines = [f"# {line}" for line in comment.splitlines()]
     lines += [f"methods = [{_toml(config.method)}]", f"tasks = [{_toml(config.env_id)}]"]
@@ -135,7 +135,7 @@ def preset_text(config: Config, *, base: Config, comment: str = "") -> str:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """The text "10" is the seeds 0 … 9, "3,5" those two, "10:20" from 10 up to but without 20."""
+    """Read seeds: the text "10" is the seeds 0 … 9, "3,5" those two, "10:20" from 10 up to but without 20."""
     try:
         if "," in text:
             seeds: Sequence[int] = [int(part) for part in text.split(",") if part.strip()]
@@ -153,7 +153,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def overrides_of(config: Config) -> dict[str, Any]:
-    """The fewest settings that make the preset of `config`'s method and task into `config`."""
+    """Return the fewest settings that make the preset of `config`'s method and task into `config`."""
     found: dict[str, Any] = {}
     while True:  # one setting may bring others with it (a schedule its temperature), which then need setting back
         reached = preset(config.method, config.env_id, **found)
@@ -164,12 +164,12 @@ def overrides_of(config: Config) -> dict[str, Any]:
 
 
 def _changed(config: Config, overrides: Values) -> Config:
-    """`config` with `overrides`, which bring with them what they imply, as on the command line of one run."""
+    """Return `config` with `overrides`, which bring with them what they imply, as on the command line of one run."""
     return preset(config.method, config.env_id, **{**overrides_of(config), **overrides})
 
 
 def _difference_names(configs: Sequence[Config]) -> list[str]:
-    """For each configuration what tells it from others of its method and task; empty where it is the only one."""
+    """List for each configuration what tells it from others of its method and task; empty where it is the only one."""
     names = []
     for config in configs:
         alike = [c for c in configs if (c.env_id, c.method) == (config.env_id, config.method)]

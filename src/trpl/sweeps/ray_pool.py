@@ -21,7 +21,7 @@ from trpl.sweeps.jobs import Job, ended_badly, release, start_job
 
 
 def run_job(values: dict[str, Any]) -> int:
-    """On a node: do a job and return its exit code; a cancelled task asks the process to save and stop."""
+    """Do a job on a node and return its exit code; a cancelled task asks the process to save and stop."""
     process = start_job(Job.from_json(values))
     try:
         return process.wait()
@@ -53,11 +53,14 @@ class RayPool:
         self._jobs[self._task.remote(shared.to_json())] = job
 
     def running(self) -> set[Job]:
-        """Jobs that a node has begun with: their logs have grown since they were handed over."""
+        """List jobs that a node has begun with: their logs have grown since they were handed over."""
         return {job for job in self._jobs.values() if _size(job) > self._log_sizes[job]}
 
     def ended(self, *, timeout: float) -> list[tuple[Job, str]]:
-        """Jobs that ended, each with what went wrong ("" if nothing did); waits for the first for `timeout` seconds."""
+        """List jobs that ended, each with what went wrong ("" if nothing did).
+
+        Waits for the first for `timeout` seconds.
+        """
         if not self._jobs:
             return []
         ready, _ = ray.wait(list(self._jobs), num_returns=1, timeout=timeout)

@@ -82,7 +82,7 @@ def make_pool(*, workers: int | None, ray_address: str | None) -> Pool:
 
 
 def num_cores() -> int:
-    """Cores this process may use, which on a shared machine are not all."""
+    """Count the cores this process may use, which on a shared machine are not all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -137,7 +137,7 @@ class Sweep:
                 self.handed_over.add(job)
 
     def judge(self, ended: Iterable[tuple[Job, str]]) -> None:
-        """What became of jobs that ended: the folder decides, then the reason given."""
+        """Judge jobs that ended: the folder decides, then the reason given."""
         for job, reason in ended:
             self.handed_over.remove(job)
             if job.finished:
@@ -191,7 +191,7 @@ class Sweep:
 
 
 def summary(result: SweepResult) -> str:
-    """How a sweep ended: for each failure why, the end of its log, and where the log is."""
+    """Say how a sweep ended: for each failure why, the end of its log, and where the log is."""
     lines = [f"{len(result.done)} runs done, {len(result.failed)} failed"]
     for job, reason in result.failed:
         lines += ["", f"{job.name}: it {reason}; the end of {job.log}:"]

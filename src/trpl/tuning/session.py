@@ -92,7 +92,10 @@ def watch(tuning: Tuning, study: Any, *, num_workers: int, screen: "StudyTable")
 
 
 def command(tuning: Tuning) -> list[str]:
-    """The words after `trpl` for a worker; the database's address, which may hold a password, is not among them."""
+    """Return the words after `trpl` for a worker.
+
+    The database's address, which may hold a password, is not among them.
+    """
     where = [f"--study={tuning.study_name}", f"--out={tuning.out}", f"--heartbeat={tuning.heartbeat}"]
     amount = [f"--trials={tuning.num_trials}", f"--seeds={tuning.num_seeds}"]
     extra = [f"--plugin={word}" for word in plugins()]
@@ -122,7 +125,7 @@ class StudyTable(Screen):
 
 
 def table(trials: Sequence[Any], *, title: str) -> Table:
-    """The best complete trials with their settings."""
+    """Return the best complete trials with their settings."""
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     shown = sorted(complete, key=lambda trial: -trial.value)[:NUM_SHOWN]
     found = Table(title=title, title_justify="left")

@@ -84,7 +84,7 @@ class Tuning:
 
 
 def database_url(storage: str) -> str:
-    """The URL with the driver this project uses for PostgreSQL; other databases as they are."""
+    """Return the URL with the driver this project uses for PostgreSQL; other databases as they are."""
     scheme, separator, rest = storage.partition("://")
     if not separator:
         raise ConfigError(f"storage {storage!r} is not a URL: sqlite:///FILE or postgresql://USER@HOST/DATABASE")
@@ -96,7 +96,7 @@ def without_password(url: str) -> str:
 
 
 def open_study(tuning: Tuning, *, worker: int = 0) -> optuna.Study:
-    """The study, made if it is not there; refused if it was made with other settings."""
+    """Open the study, made if it is not there; refuse one that it was made with other settings."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if tuning.url.startswith("sqlite:///"):
         tuning.out.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def claim_folder(tuning: Tuning) -> None:
 
 
 def open_database(tuning: Tuning) -> optuna.storages.RDBStorage:
-    """The storage; opened again should it fail, since two that make the tables at once get in each other's way."""
+    """Open the storage, again should it fail: two that make the tables at once get in each other's way."""
     sqlite = tuning.url.startswith("sqlite")
     for tries_left in reversed(range(NUM_TRIES)):
         try:
@@ -212,7 +212,7 @@ class Surplus(Exception):
 
 
 def objective(trial: optuna.Trial, tuning: Tuning, *, stop: threading.Event) -> float:
-    """The final return of a trial, mean over seeds, unless it is pruned on the way."""
+    """Return the final return of a trial, mean over seeds, unless it is pruned on the way."""
     refuse_surplus(trial, tuning)
     folder = trial.user_attrs.get(FOLDER) or f"trial-{trial.number:05d}"
     trial.set_user_attr(FOLDER, folder)
@@ -285,7 +285,7 @@ def this_process() -> str:
 
 
 def is_gone(worker: str) -> bool:
-    """Whether a worker was a process of this machine that is no more."""
+    """Tell whether a worker was a process of this machine that is no more."""
     host, _, pid = worker.rpartition(" ")
     if host != socket.gethostname():
         return False
@@ -299,14 +299,17 @@ def is_gone(worker: str) -> bool:
 
 
 def count_states(study: optuna.Study) -> dict[str, int]:
-    """How many trials are complete, pruned, running, waiting and failed (put back ones and surplus ones included)."""
+    """Count trials by state: complete, pruned, running, waiting and failed.
+
+    Those put back and surplus ones count as failed.
+    """
     found = [trial.state for trial in study.get_trials(deepcopy=False)]
     names = {state: "failed" if state == TrialState.FAIL else state.name.lower() for state in TrialState}
     return {name: found.count(state) for state, name in names.items()}
 
 
 def best_preset(study: optuna.Study, tuning: Tuning) -> str:
-    """The best trial as a preset file for `trpl train --preset` and `trpl sweep`."""
+    """Return the best trial as a preset file for `trpl train --preset` and `trpl sweep`."""
     best = best_trial(study)
     if best is None:
         raise RunError(f"study {study.study_name!r} has no complete trial yet")
@@ -320,7 +323,7 @@ def best_preset(study: optuna.Study, tuning: Tuning) -> str:
 
 
 def best_trial(study: optuna.Study) -> FrozenTrial | None:
-    """The complete trial with the highest mean return."""
+    """Return the complete trial with the highest mean return."""
     try:
         return study.best_trial
     except ValueError:  # none is complete

@@ -60,20 +60,23 @@ class SeedRuns(contextlib.ExitStack):
 
 
 def score(seen: Sequence[Mapping[int, float]], *, epoch: int) -> float:
-    """Mean over seeds of the mean of the last 20 evaluations up to `epoch`: at the end the runs' final number."""
+    """Return the mean over seeds of the mean of the last 20 evaluations up to `epoch`.
+
+    At the end the runs' final number.
+    """
     last = [[returns[e] for e in sorted(returns) if e <= epoch][-WINDOW:] for returns in seen]
     return sum(sum(returns) / len(returns) for returns in last) / len(last)
 
 
 def evaluations(folder: Path) -> dict[int, float]:
-    """Mean return by epoch, as far as the run's records go."""
+    """Return the mean return by epoch, as far as the run's records go."""
     lines = records.read(folder, EVALUATIONS)
     return {line["epoch"]: sum(line["returns"]) / len(line["returns"]) for line in lines}
 
 
 @contextlib.contextmanager
 def opened(config: Config, folder: Path) -> Iterator[Trainer]:
-    """A run at its newest checkpoint, or at its start, with its folder locked."""
+    """Open a run at its newest checkpoint, or at its start, with its folder locked."""
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), Trainer(config, folder) as trainer:
         if not is_run(folder):

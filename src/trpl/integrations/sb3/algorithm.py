@@ -190,7 +190,7 @@ class TRPL(OnPolicyAlgorithm):
         return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
 
     def train(self) -> None:
-        """One update: value function, policy epochs through the layer, covariance set, audit.
+        """Do one update: value function, policy epochs through the layer, covariance set, audit.
 
         The old policy is the network as it collected the rollout.
         """
@@ -220,7 +220,7 @@ class TRPL(OnPolicyAlgorithm):
             self.logger.record("train/entropy_target", float(target))
 
     def _check_finite(self, projected: Gaussian) -> None:
-        """The layer does not look at values in the epochs; a policy that is not finite is an error, never handed on."""
+        """Refuse a policy that is not finite: the layer does not look at values in the epochs."""
         if not torch.isfinite(projected.mean.sum() + projected.scale.sum()):
             raise ConvergenceError(
                 f"the policy is not finite after {self.num_timesteps} steps: try a smaller learning_rate or smaller "
@@ -229,7 +229,7 @@ class TRPL(OnPolicyAlgorithm):
 
     @torch.no_grad()
     def _samples(self) -> Samples:
-        """The rollout as tensors, in the order in which it was collected or in any other."""
+        """Return the rollout as tensors, in the order in which it was collected or in any other."""
         data = next(self.rollout_buffer.get(batch_size=None))
         return Samples(
             observations=data.observations,
@@ -308,7 +308,7 @@ class TRPL(OnPolicyAlgorithm):
 
     @torch.no_grad()
     def _record(self, samples: Samples, predicted: Gaussian, projected: Gaussian) -> None:
-        """What acts next, measured against what acted before, over all states of the rollout."""
+        """Record what acts next, measured against what acted before, over all states of the rollout."""
         kl = kl_parts(predicted, samples.old)
         total = kl.mean + kl.cov
         audit = self.layer.audit(predicted, projected, samples.old)

@@ -123,13 +123,13 @@ class MlpPolicy(ActorCriticPolicy):
         return math.prod(self.action_space.shape)  # type: ignore[arg-type]
 
     def value_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the value function alone."""
+        """List the parameters of the value function alone."""
         hidden = getattr(self.mlp_extractor, "value_net", None)
         parts = [self.vf_features_extractor, self.value_net, *([hidden] if isinstance(hidden, nn.Module) else [])]
         return [parameter for part in parts for parameter in part.parameters()]
 
     def policy_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the policy alone."""
+        """List the parameters of the policy alone."""
         hidden = getattr(self.mlp_extractor, "policy_net", None)
         heads = [self.action_net, *([self.spread_net] if self.contextual else [])]
         parts = [self.pi_features_extractor, *heads, *([hidden] if isinstance(hidden, nn.Module) else [])]
@@ -143,7 +143,7 @@ class MlpPolicy(ActorCriticPolicy):
         return found
 
     def gaussian(self, obs: PyTorchObs) -> Gaussian:
-        """The Gaussian predicted for each observation; the covariance has no batch axis when it is shared."""
+        """Return the Gaussian predicted for each observation; the covariance has no batch axis when it is shared."""
         features = super(ActorCriticPolicy, self).extract_features(obs, self.pi_features_extractor)
         return self._gaussian_from_latent(self.mlp_extractor.forward_actor(features))
 
