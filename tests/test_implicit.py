@@ -45,7 +45,8 @@ class Product:
             return None
         return Solved((x * y,), (x + y,))
 
-    def pullback(self, e, inputs, outputs, residuals, cotangents, needed):
+    def pullback(self, e, saved, cotangents, needed):
+        inputs, outputs, residuals = saved
         x, y = align((inputs[0], 1), (inputs[1], 1))
         np.testing.assert_equal(residuals[0].shape, outputs[0].shape)
         self.asked.append(tuple(needed))
@@ -194,7 +195,7 @@ def test_a_cotangent_that_is_passed_on_stays_the_callers():
     """What is accumulated must not be the caller's memory, though NumPy and PyTorch share theirs."""
 
     class Passing(Product):
-        def pullback(self, e, inputs, outputs, residuals, cotangents, needed):
+        def pullback(self, e, saved, cotangents, needed):
             return cotangents[0], None
 
     x, given = torch.ones(4, requires_grad=True), torch.ones(4)
@@ -234,7 +235,9 @@ import json, sys
 import numpy as np, torch
 from trpl import DiagGaussian, FullGaussian, engines
 from trpl.layers import layer
-from trpl.projections.regions import KL, Wasserstein, Frobenius
+from trpl.projections.frobenius import Frobenius
+from trpl.projections.kl.region import KL
+from trpl.projections.wasserstein import Wasserstein
 from trpl.torch import KLProjection
 
 rng = np.random.default_rng(0)

@@ -4,6 +4,6 @@
 """
 
 from trpl.implicit.attaching import attach
-from trpl.implicit.problems import NO_FORWARD, NO_SECOND, Like, Problem, Signature, Solved
+from trpl.implicit.problems import NO_FORWARD, NO_SECOND, Like, Problem, Saved, Signature, Solved
 
-__all__ = ["NO_FORWARD", "NO_SECOND", "Like", "Problem", "Signature", "Solved", "attach"]
+__all__ = ["NO_FORWARD", "NO_SECOND", "Like", "Problem", "Saved", "Signature", "Solved", "attach"]

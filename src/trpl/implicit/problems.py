@@ -61,6 +61,14 @@ class Solved(NamedTuple):
     residuals: tuple[Array | None, ...]
 
 
+class Saved(NamedTuple):
+    """What a solve was given and what it found, for `pullback`."""
+
+    inputs: Sequence[Array]
+    outputs: Sequence[Array]
+    residuals: Sequence[Array]
+
+
 class Problem(Protocol):
     """A differentiable solve with a derivative by hand; a frozen value, equal to others with the same settings.
 
@@ -103,13 +111,7 @@ class Problem(Protocol):
         ...
 
     def pullback(
-        self,
-        e: Engine,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        residuals: Sequence[Array],
-        cotangents: Sequence[Array | None],
-        needed: Sequence[bool],
+        self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool]
     ) -> Sequence[Array | None]:
         """One cotangent for each input, of the broadcast batch shape, or None where it is not needed.
 
@@ -162,7 +164,7 @@ def pulled_back(
     """The problem's cotangents, each in the shape of its input; `saved` are inputs, outputs and residuals."""
     num, end = len(problem.signature.cores), len(problem.signature.cores) + len(problem.signature.outputs)
     inputs = saved[:num]
-    found = problem.pullback(e, inputs, saved[num:end], saved[end:], cotangents, needed)
+    found = problem.pullback(e, Saved(inputs, saved[num:end], saved[end:]), cotangents, needed)
     return [
         sum_to(e, g, x.shape) if here and g is not None else None
         for g, x, here in zip(found, inputs, needed, strict=True)

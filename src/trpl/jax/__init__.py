@@ -4,11 +4,8 @@ layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
 projected = layer(predicted, old)
 """
 
-from trpl.jax.layers import (
-    FrobeniusProjection,
-    JointKLProjection,
-    KLProjection,
-    WassersteinProjection,
-)
+from trpl.jax import layers
+from trpl.jax.layers import *  # noqa: F403 - the list of layers stands beside them
 
-__all__ = ["FrobeniusProjection", "JointKLProjection", "KLProjection", "WassersteinProjection"]
+__all__: list[str] = []
+__all__ += layers.__all__

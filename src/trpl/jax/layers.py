@@ -17,7 +17,12 @@ import numpy as np
 from trpl.engines import values_of
 from trpl.gaussians.distances import Form
 from trpl.layers.surface import JointLayer, SeparateLayer
-from trpl.projections.regions import KL, Frobenius, Region, Wasserstein
+from trpl.projections.frobenius import Frobenius
+from trpl.projections.kl.region import KL
+from trpl.projections.regions import Region
+from trpl.projections.wasserstein import Wasserstein
+
+__all__ = ["FrobeniusProjection", "JointKLProjection", "KLProjection", "WassersteinProjection"]
 
 Bound = Any
 """A number, or an array with one for each state."""

@@ -16,8 +16,9 @@ from trpl.implicit import attach
 from trpl.layers.door import as_bound, as_entropy, check_structure
 from trpl.layers.problems import joint, separate
 from trpl.projections.entropy import control_entropy
+from trpl.projections.kl.region import KL
 from trpl.projections.mean import shrinkage
-from trpl.projections.regions import KL, Region, mean_distance, parts
+from trpl.projections.regions import Region, mean_distance, parts
 
 if TYPE_CHECKING:
     from trpl.types import Array, Mask, PerState

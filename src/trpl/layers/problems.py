@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trpl.families import Family, Held, Policy
 from trpl.families.gaussian import GaussianFamily
-from trpl.implicit import Like, Signature, Solved
+from trpl.implicit import Like, Saved, Signature, Solved
 from trpl.implicit.problems import align, sum_to
 from trpl.projections import mean
 from trpl.projections.kl.routes import Route
@@ -74,34 +74,22 @@ class Separate:
         return mean.recover(e, *of_mean) + self.region.recover_cov(e, *of_cov, outputs[1])
 
     def pullback(
-        self,
-        e: Engine,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        residuals: Sequence[Array],
-        cotangents: Sequence[Array | None],
-        needed: Sequence[bool],
+        self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool]
     ) -> Sequence[Array | None]:
-        of_mean, of_cov = self._split(inputs)
+        of_mean, of_cov = self._split(saved.inputs)
         full, (mean_bar, scale_bar) = self.family.full, cotangents
         found: list[Array | None] = [None] * 6
         if mean_bar is not None:
             old_too = needed[2] or needed[3] or needed[4]
             found[0], found[2], found[3], bound_bar = mean.pullback(
-                e, of_mean, residuals[:NUM_MEAN], mean_bar, full=full, old_too=old_too
+                e, of_mean, saved.residuals[:NUM_MEAN], mean_bar, full=full, old_too=old_too
             )
             found[4] = None if bound_bar is None else bound_bar / self.region.mean_weight
         if scale_bar is not None:
-            found[1], old_bar, found[5] = self.region.pullback_cov(
-                e,
-                of_cov,
-                outputs[1],
-                residuals[NUM_MEAN:],
-                scale_bar,
-                full=full,
-                old_too=needed[3] or needed[5],
-            )
-            found[3] = _total(e, inputs[3], found[3], old_bar)
+            of_cov = Saved(of_cov, saved.outputs[1:], saved.residuals[NUM_MEAN:])
+            old_too = needed[3] or needed[5]
+            found[1], old_bar, found[5] = self.region.pullback_cov(e, of_cov, scale_bar, full=full, old_too=old_too)
+            found[3] = _total(e, saved.inputs[3], found[3], old_bar)
         return found
 
 
@@ -166,15 +154,9 @@ class Joint:
         raise NotImplementedError("joint projections are opaque to compilers")
 
     def pullback(
-        self,
-        e: Engine,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        residuals: Sequence[Array],
-        cotangents: Sequence[Array | None],
-        needed: Sequence[bool],
+        self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool]
     ) -> Sequence[Array | None]:
-        return self.family.pullback(e, inputs, outputs, residuals, cotangents, needed, self.held)
+        return self.family.pullback(e, *saved, cotangents, needed, self.held)
 
 
 @functools.cache

@@ -49,9 +49,11 @@ class SeparateLayer:
     entropy_first: bool
     check: bool
 
-    def trust_region(self) -> Region:
-        """What is measured, and how it is held."""
-        raise NotImplementedError
+    if TYPE_CHECKING:  # each layer says this of itself
+
+        def trust_region(self) -> Region:
+            """What is measured, and how it is held."""
+            ...
 
     def check_bounds(self) -> None:
         """Refuse numbers that are no bounds."""

@@ -134,7 +134,7 @@ def needs_schedule(values: Values, *, plain: str) -> None:
         raise ConfigError(f"method '{plain}-e' controls the entropy; without a schedule it is {plain!r}")
 
 
-def _region(
+def register_region(
     name: str,
     label: str,
     colours: tuple[str, str],
@@ -172,32 +172,32 @@ def _region(
     )
 
 
-_BOUNDS = {"mean_bound": "mean_bound", "cov_bound": "cov_bound", "entropy_first": "entropy_first"}
+BOUNDS = {"mean_bound": "mean_bound", "cov_bound": "cov_bound", "entropy_first": "entropy_first"}
 
-_region(
+register_region(
     "frobenius",
     "FROB",
     palette.GREEN,
     Frobenius,
-    LayerSpec("FrobeniusProjection", {**_BOUNDS, "whitened": "whitened"}),
+    LayerSpec("FrobeniusProjection", {**BOUNDS, "whitened": "whitened"}),
     columns={"humanoid": {"mean_bound": 0.05, "cov_bound": 1e-4}, "reacher": {"cov_bound": 5e-5}},
     rows=(0, 6),
 )
-_region(
+register_region(
     "w2",
     "W2",
     palette.VERMILION,
     Wasserstein,
-    LayerSpec("WassersteinProjection", {**_BOUNDS, "form": "wasserstein_form"}),
+    LayerSpec("WassersteinProjection", {**BOUNDS, "form": "wasserstein_form"}),
     columns={"humanoid": {"mean_bound": 0.05, "cov_bound": 0.01}, "reacher": {}},
     rows=(1, 7),
 )
-_region(
+register_region(
     "kl",
     "KL",
     palette.BLUE,
     Separate,
-    LayerSpec("KLProjection", _BOUNDS, bounds_kl=True),
+    LayerSpec("KLProjection", BOUNDS, bounds_kl=True),
     columns={
         "humanoid": {"mean_bound": 0.05, "cov_bound": 1e-4},
         "reacher": {"cov_bound": 5e-5},
@@ -205,7 +205,7 @@ _region(
     },
     rows=(2, 8),
 )
-_region(
+register_region(
     "kl-joint",
     "KL-JOINT",
     palette.SKY,

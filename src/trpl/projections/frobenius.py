@@ -9,21 +9,22 @@ paper says. With K̄ the cotangent of Σ̃ and c = ⟨K̄, Δ⟩/‖D‖²,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from trpl.engines import mT
-from trpl.gaussians.distances import cov_difference
-from trpl.implicit.problems import Like, Solved
+from trpl.gaussians.distances import cov_difference, frobenius_cov
+from trpl.gaussians.values import Gaussian
+from trpl.implicit.problems import Like, Saved, Solved
 from trpl.linalg import chosen, gram_pullback, interpolated_factor
+from trpl.projections.closed_form import SCALES, diagonal_residuals, multiplier, pulled_outside
 from trpl.projections.mean import shrinkage
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import Mask, Matrix, PerState, Vector
-
-_SCALES = (1, 3, 5)  # predicted scale, old scale and bound, among the inputs of a layer
-
+    from trpl.projections.kl.routes import Route
+    from trpl.projections.regions import Cotangents
+    from trpl.types import Array, Mask, Matrix, PerState, Scale, Vector
 
 # Standard deviations -------------------------------------------------------------------------------------------------
 
@@ -50,25 +51,12 @@ def recover_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whiten
     return distance, shrinkage(e, distance, bound)
 
 
-def diagonal_residuals() -> tuple[Like, ...]:
-    """Shapes of the distance and of w."""
-    return Like(_SCALES), Like(_SCALES)
-
-
 def pullback_diagonal(
-    e: Engine,
-    inputs: tuple[Vector, Vector, PerState],
-    projected: Vector,
-    residuals: Sequence[PerState],
-    cotangent: Vector,
-    *,
-    whitened: bool,
-    old_too: bool,
+    e: Engine, saved: Saved, cotangent: Vector, *, whitened: bool, old_too: bool
 ) -> tuple[Vector, Vector | None, PerState | None]:
     """Cotangents of p and, with `old_too`, of q and ε."""
     xp = e.xp
-    p, q, bound = inputs
-    distance, weight = residuals
+    (p, q, bound), (projected,), (distance, weight) = saved
     longest = xp.maximum(distance, bound)
     outside = distance > bound
     mask, w = outside[..., None], weight[..., None]
@@ -117,23 +105,15 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, *, whitened: bo
 
 def full_residuals() -> tuple[Like, ...]:
     """Shapes of D, its norm and w."""
-    return Like(_SCALES, ((1, -2), (1, -1))), Like(_SCALES), Like(_SCALES)
+    return Like(SCALES, ((1, -2), (1, -1))), Like(SCALES), Like(SCALES)
 
 
 def pullback_full(
-    e: Engine,
-    inputs: tuple[Matrix, Matrix, PerState],
-    projected: Matrix,
-    residuals: Sequence[PerState],
-    cotangent: Matrix,
-    *,
-    whitened: bool,
-    old_too: bool,
+    e: Engine, saved: Saved, cotangent: Matrix, *, whitened: bool, old_too: bool
 ) -> tuple[Matrix, Matrix | None, PerState | None]:
     """Cotangents of p and, with `old_too`, of q and ε."""
     xp = e.xp
-    p, q, bound = inputs
-    difference, distance, weight = residuals
+    (p, q, bound), (projected,), (difference, distance, weight) = saved
     longest = xp.maximum(distance, bound)
     outside = distance > bound
 
@@ -157,9 +137,43 @@ def pullback_full(
         bound_bar = 0.5 * weight * along * longest / bound
         return p_bar, xp.where(mask, q_bar, zero), xp.where(outside, bound_bar, zero[..., 0, 0])
 
-    def idle(cotangent: Matrix) -> tuple:
-        zero = xp.zeros_like(cotangent)
-        return (cotangent, zero, zero[..., 0, 0]) if old_too else (cotangent,)
+    return pulled_outside(e, outside, work, cotangent, old_too=old_too)
 
-    found = e.branch(outside, work, idle, cotangent)
-    return found if old_too else (*found, None, None)
+
+# The region as a value ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Frobenius:
+    """Frobenius norm of the difference of covariances, plain or whitened by the old one."""
+
+    whitened: bool = False
+    mean_weight: ClassVar[float] = 1.0
+
+    def cov_distance(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
+        return frobenius_cov(e, p, q, whitened=self.whitened)
+
+    def route(self, cov_bound: object) -> Route | None:
+        return None
+
+    def fusible(self, route: Route | None, *, full: bool) -> bool:
+        return not full
+
+    def residuals(self, *, full: bool) -> tuple[Like, ...]:
+        return full_residuals() if full else diagonal_residuals()
+
+    def solve_cov(
+        self, e: Engine, p: Scale, q: Scale, bound: PerState, route: Route | None, *, full: bool, whole: bool
+    ) -> Solved | None:
+        solve = solve_full if full else solve_diagonal
+        return solve(e, p, q, bound, whitened=self.whitened, whole=whole)
+
+    def recover_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, projected: Scale) -> tuple[Array, ...]:
+        return recover_diagonal(e, p, q, bound, whitened=self.whitened)
+
+    def pullback_cov(self, e: Engine, saved: Saved, cotangent: Scale, *, full: bool, old_too: bool) -> Cotangents:
+        pullback = pullback_full if full else pullback_diagonal
+        return pullback(e, saved, cotangent, whitened=self.whitened, old_too=old_too)
+
+    def cov_multiplier(self, e: Engine, p: Gaussian, q: Gaussian, bound: PerState) -> PerState:
+        return multiplier(e, self.cov_distance(e, p, q), bound)

@@ -12,21 +12,22 @@ With C = S − S_old, z = S_old⁻¹C, distance ‖z‖² and the cotangent R̄ 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from trpl.engines import mT
-from trpl.gaussians.distances import Form
-from trpl.implicit.problems import Like, Solved
+from trpl.gaussians.distances import Form, check_form, wasserstein_cov
+from trpl.gaussians.values import Gaussian
+from trpl.implicit.problems import Like, Saved, Solved
 from trpl.linalg import chosen, gram_factor, gram_factor_pullback, polar, polar_pullback
+from trpl.projections.closed_form import SCALES, diagonal_residuals, multiplier, pulled_outside
 from trpl.projections.mean import shrinkage
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import Mask, Matrix, PerState, Vector
-
-_SCALES = (1, 3, 5)  # predicted scale, old scale and bound, among the inputs of a layer
-
+    from trpl.projections.kl.routes import Route
+    from trpl.projections.regions import Cotangents
+    from trpl.types import Array, Mask, Matrix, PerState, Scale, Vector
 
 # Standard deviations -------------------------------------------------------------------------------------------------
 
@@ -52,23 +53,12 @@ def recover_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState) -> tuple[
     return distance, shrinkage(e, distance, bound)
 
 
-def diagonal_residuals() -> tuple[Like, ...]:
-    """Shapes of the distance and of w."""
-    return Like(_SCALES), Like(_SCALES)
-
-
 def pullback_diagonal(
-    e: Engine,
-    inputs: tuple[Vector, Vector, PerState],
-    residuals: Sequence[PerState],
-    cotangent: Vector,
-    *,
-    old_too: bool,
+    e: Engine, saved: Saved, cotangent: Vector, *, old_too: bool
 ) -> tuple[Vector, Vector | None, PerState | None]:
     """Cotangents of p and, with `old_too`, of q and ε."""
     xp = e.xp
-    p, q, bound = inputs
-    distance, weight = residuals
+    (p, q, bound), _, (distance, weight) = saved
     longest = xp.maximum(distance, bound)
     outside = distance > bound
     mask = outside[..., None]
@@ -134,24 +124,17 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, 
 
 def full_residuals(form: Form) -> tuple[Like, ...]:
     """Shapes of what `solve_full` leaves."""
-    number, vector, matrix = (Like(_SCALES, core) for core in ((), ((1, -1),), ((1, -2), (1, -1))))
+    number, vector, matrix = (Like(SCALES, core) for core in ((), ((1, -1),), ((1, -2), (1, -1))))
     old = (matrix, matrix, vector) if form == "commuting" else (matrix,)
     return (number, number, matrix, matrix, matrix, matrix, matrix, vector, *old)
 
 
 def pullback_full(
-    e: Engine,
-    inputs: tuple[Matrix, Matrix, PerState],
-    residuals: Sequence[PerState],
-    cotangent: Matrix,
-    form: Form,
-    *,
-    old_too: bool,
+    e: Engine, saved: Saved, cotangent: Matrix, form: Form, *, old_too: bool
 ) -> tuple[Matrix, Matrix | None, PerState | None]:
     """Cotangents of p and, with `old_too`, of q and ε."""
     xp = e.xp
-    p, q, bound = inputs
-    distance, weight, moved, factor, change, relative, u, s, *old = residuals
+    (p, q, bound), _, (distance, weight, moved, factor, change, relative, u, s, *old) = saved
     longest = xp.maximum(distance, bound)
     outside = distance > bound
 
@@ -180,9 +163,48 @@ def pullback_full(
         bound_bar = 0.5 * weight * along * longest / bound
         return p_kept, xp.where(mask, lower * q_bar, zero), xp.where(outside, bound_bar, zero[..., 0, 0])
 
-    def idle(cotangent: Matrix) -> tuple:
-        zero = xp.zeros_like(cotangent)
-        return (cotangent, zero, zero[..., 0, 0]) if old_too else (cotangent,)
+    return pulled_outside(e, outside, work, cotangent, old_too=old_too)
 
-    found = e.branch(outside, work, idle, cotangent)
-    return found if old_too else (*found, None, None)
+
+# The region as a value ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wasserstein:
+    """Wasserstein-2 scaled by the old covariance."""
+
+    form: Form = "commuting"
+    mean_weight: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        check_form(self.form)
+
+    def cov_distance(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
+        return wasserstein_cov(e, p, q, form=self.form)
+
+    def route(self, cov_bound: object) -> Route | None:
+        return None
+
+    def fusible(self, route: Route | None, *, full: bool) -> bool:
+        return not full
+
+    def residuals(self, *, full: bool) -> tuple[Like, ...]:
+        return full_residuals(self.form) if full else diagonal_residuals()
+
+    def solve_cov(
+        self, e: Engine, p: Scale, q: Scale, bound: PerState, route: Route | None, *, full: bool, whole: bool
+    ) -> Solved | None:
+        if full:
+            return solve_full(e, p, q, bound, self.form, whole=whole)
+        return solve_diagonal(e, p, q, bound, whole=whole)
+
+    def recover_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, projected: Scale) -> tuple[Array, ...]:
+        return recover_diagonal(e, p, q, bound)
+
+    def pullback_cov(self, e: Engine, saved: Saved, cotangent: Scale, *, full: bool, old_too: bool) -> Cotangents:
+        if full:
+            return pullback_full(e, saved, cotangent, self.form, old_too=old_too)
+        return pullback_diagonal(e, saved, cotangent, old_too=old_too)
+
+    def cov_multiplier(self, e: Engine, p: Gaussian, q: Gaussian, bound: PerState) -> PerState:
+        return multiplier(e, self.cov_distance(e, p, q), bound)

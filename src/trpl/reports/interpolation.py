@@ -15,7 +15,10 @@ from matplotlib.patches import Ellipse
 
 from trpl.engines import NUMPY
 from trpl.gaussians import DiagGaussian, entropy
-from trpl.projections.regions import KL, Frobenius, Region, Wasserstein
+from trpl.projections.frobenius import Frobenius
+from trpl.projections.kl.region import KL
+from trpl.projections.regions import Region
+from trpl.projections.wasserstein import Wasserstein
 from trpl.reports.look import line_style, method_style
 
 OLD = DiagGaussian(np.zeros(2), np.sqrt(np.array([5.0, 0.5])))

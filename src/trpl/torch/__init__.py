@@ -6,8 +6,10 @@ projected = layer(predicted, old)
 
 from trpl.engines import torch_engine
 from trpl.implicit import for_torch as _adapter  # noqa: F401 - its operators must be there before anything is compiled
-from trpl.torch.layers import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
+from trpl.torch import layers
+from trpl.torch.layers import *  # noqa: F403 - the list of layers stands beside them
 
 torch_engine()  # `torch.compile` can use it, but not make it
 
-__all__ = ["FrobeniusProjection", "JointKLProjection", "KLProjection", "WassersteinProjection"]
+__all__: list[str] = []
+__all__ += layers.__all__

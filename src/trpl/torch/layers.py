@@ -17,8 +17,13 @@ from torch import Tensor, nn
 from trpl.gaussians.distances import Form
 from trpl.layers import layer as core
 from trpl.layers.surface import Host, JointLayer, SeparateLayer
-from trpl.projections.regions import KL, Frobenius, Region, Wasserstein
+from trpl.projections.frobenius import Frobenius
+from trpl.projections.kl.region import KL
+from trpl.projections.regions import Region
+from trpl.projections.wasserstein import Wasserstein
 from trpl.torch.distributions import from_distribution, open_distribution
+
+__all__ = ["FrobeniusProjection", "JointKLProjection", "KLProjection", "WassersteinProjection"]
 
 Bound = float | Tensor | tuple[float | Tensor, ...]
 

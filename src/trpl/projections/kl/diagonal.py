@@ -7,10 +7,9 @@ With r = L̃/L_q, N = r² − 1, S = ½L̃Ḡ and c = 2⟨S, N⟩/‖N‖², the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trpl.implicit.problems import Like, Solved, align
+from trpl.implicit.problems import Like, Saved, Solved, align
 from trpl.linalg import chosen
 from trpl.projections.kl.equation import any_root, diag_excess, narrow_root, surely_within, within
 from trpl.projections.kl.routes import NARROW, Route, choose
@@ -82,18 +81,11 @@ def residuals() -> tuple[Like, ...]:
 
 
 def pullback(
-    e: Engine,
-    p: Vector,
-    q: Vector,
-    projected: Vector,
-    residuals: Sequence[PerState],
-    cotangent: Vector,
-    *,
-    old_too: bool,
+    e: Engine, saved: Saved, cotangent: Vector, *, old_too: bool
 ) -> tuple[Vector, Vector | None, PerState | None]:
     """Cotangents of L_p and, with `old_too`, of L_q and ε."""
     xp = e.xp
-    ratio, normal, x = residuals
+    (p, _, _), (projected,), (ratio, normal, x) = saved
     outside = x < 1.0
     mask = outside[..., None]
     inner = projected * cotangent

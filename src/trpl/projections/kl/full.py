@@ -9,12 +9,11 @@ surface: x moves so as to remove the rest. Then with Y = L_p⁻¹L̃ = VW and Z 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trpl.engines import mT
 from trpl.gaussians.distances import kl_of_scales
-from trpl.implicit.problems import Like, Solved, align
+from trpl.implicit.problems import Like, Saved, Solved, align
 from trpl.linalg import chosen, symmetrised_half_tril
 from trpl.projections.kl.equation import any_root, singular_excess
 from trpl.projections.kl.factor import normal
@@ -58,18 +57,11 @@ def residuals() -> tuple[Like, ...]:
 
 
 def pullback(
-    e: Engine,
-    p: Matrix,
-    q: Matrix,
-    projected: Matrix,
-    residuals: Sequence[PerState],
-    cotangent: Matrix,
-    *,
-    old_too: bool,
+    e: Engine, saved: Saved, cotangent: Matrix, *, old_too: bool
 ) -> tuple[Matrix, Matrix | None, PerState | None]:
     """Cotangents of L_p and, with `old_too`, of L_q and ε; in place where arrays are new."""
     xp = e.xp
-    factor, x = residuals
+    (p, _, _), (projected,), (factor, x) = saved
     outside = x < 1.0
 
     def work(cotangent: Matrix) -> tuple:

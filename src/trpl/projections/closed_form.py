@@ -1,0 +1,40 @@
+"""What the projections with a closed form share: multiplier, shapes, and the branch of a pullback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from trpl.implicit.problems import Like, align
+from trpl.projections.mean import shrinkage
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.projections.regions import Cotangents
+    from trpl.types import Mask, Matrix, PerState
+
+SCALES = (1, 3, 5)
+"""Predicted scale, old scale and bound, among the inputs of a layer."""
+
+
+def multiplier(e: Engine, distance: PerState, bound: PerState) -> PerState:
+    """η = √(distance/ε) − 1, and 0 inside."""
+    return 1.0 / shrinkage(e, *align((distance, 0), (bound, 0))) - 1.0
+
+
+def diagonal_residuals() -> tuple[Like, ...]:
+    """Shapes of the distance and of w."""
+    return Like(SCALES), Like(SCALES)
+
+
+def pulled_outside(
+    e: Engine, outside: Mask, work: Callable[[Matrix], tuple], cotangent: Matrix, *, old_too: bool
+) -> Cotangents:
+    """Cotangents of full covariances by `work` if any state is outside; else the prediction has them all."""
+
+    def idle(cotangent: Matrix) -> tuple:
+        zero = e.xp.zeros_like(cotangent)
+        return (cotangent, zero, zero[..., 0, 0]) if old_too else (cotangent,)
+
+    found = e.branch(outside, work, idle, cotangent)
+    return found if old_too else (*found, None, None)
