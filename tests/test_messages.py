@@ -2,6 +2,7 @@
 
 import builtins
 import importlib
+import signal
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from trpl.errors import MissingExtraError
 from trpl.messages import EXTRAS, missing_extra, needs
 from trpl.methods.registry import settings
 from trpl.settings.foreign import SETTINGS, WORDS, meant
+from trpl.sweeps.sweep import SweepResult
 
 
 def test_names_of_other_libraries_lead_to_ours():
@@ -67,7 +69,11 @@ MODULES = {
     "trpl.integrations.onnx": ("onnx", "onnx"),
     "trpl.integrations.torchrl": ("tensordict", "torchrl"),
     "trpl.integrations.sb3": ("stable_baselines3", "sb3"),
+    "trpl.integrations.rsl_rl": ("rsl_rl", "rsl_rl"),
+    "trpl.integrations.brax": ("brax", "brax"),
     "trpl.api": ("orjson", "train"),
+    "trpl.torch": ("torch", "torch"),
+    "trpl.jax": ("jax", "jax"),
 }
 
 
@@ -86,6 +92,17 @@ def test_the_command_line_too(capsys, monkeypatch):
     monkeypatch.setitem(cli.COMMANDS, "tune", cli.Command("", command))
     assert cli.main(["tune"]) == 1
     assert capsys.readouterr().err == "trpl: this needs the package 'optuna': pip install \"trpl[tune]\"\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_sweeps_and_tuning_say_which_signal_stopped_them(monkeypatch, tmp_path, capsys, number, code):
+    stopped = SweepResult((), (), stopped=True, signal=number)
+    monkeypatch.setattr("trpl.sweeps.sweep.sweep", lambda *_, **__: stopped)
+    assert cli.main(["sweep", "alpha", "--out", str(tmp_path)]) == code
+    session = pytest.importorskip("trpl.tuning.session", reason="Optuna is not installed: pip install 'trpl[tune]'")
+    monkeypatch.setattr(session, "tune", lambda *_, **__: session.TuneResult({}, None, None, (), signal=number))
+    assert cli.main(["tune", "kl", "Hopper-v4", "--trials", "1", "--out", str(tmp_path)]) == code
+    assert capsys.readouterr().out.count("the same command goes on") == 2
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

@@ -19,7 +19,7 @@ from trpl.options import Parser, number, positive_int
 
 class Command(NamedTuple):
     summary: str
-    run: Callable[[list[str]], int] | str  # a function, or "module:function" to import when it is called
+    run: Callable[[list[str]], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,13 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         hint = nearest(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
         return fail(f"there is no command {name!r}{hint}", code=2)
-    run = COMMANDS[name].run
-    if isinstance(run, str):
-        module, function = run.split(":")
-        run = getattr(importlib.import_module(module), function)
     warnings.showwarning = lambda message, *_args, **_kwargs: print(f"trpl: note: {message}", file=sys.stderr)
     try:
-        code = run(load_plugins(rest))
+        code = COMMANDS[name].run(load_plugins(rest))
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # whoever read the output has seen enough, `trpl presets | head` for example
@@ -103,6 +99,11 @@ def fail(message: str, *, code: int) -> int:
     return code
 
 
+def stopped_by(signal: int | None) -> int:
+    """Return the exit code of a program that a signal ended, as shells have it: 130 for Ctrl-C, 143 for SIGTERM."""
+    return 0 if signal is None else 128 + signal
+
+
 def train(argv: list[str]) -> int:
     from trpl.methods import names
 
@@ -138,9 +139,7 @@ def resume(argv: list[str]) -> int:
     parser = Parser("resume", "Go on with a run that was stopped or killed; the result is the same to the bit.")
     parser.add_argument("run", help="run folder")
     parser.add_argument("--steps", type=number(int, optional=False), metavar="N", help="go on to so many steps in all")
-    parser.add_argument(
-        "--other-versions", action="store_true", help="although libraries have other versions than the run began with"
-    )
+    add_other_versions(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
     parser.add_argument(
@@ -180,7 +179,7 @@ def conclude(result: Any, *, quiet: bool) -> int:
     """Say how a run ended and what to do next; draw its learning curve."""
     if not result.finished:
         print(f"stopped after epoch {result.epochs}; go on with: {program()} resume {result.folder}")
-        return 0 if result.signal is None else 128 + result.signal
+        return stopped_by(result.signal)
     from trpl.reports.curve import learning_curve
 
     curve = learning_curve(result.folder)
@@ -283,6 +282,7 @@ def sweep(argv: list[str]) -> int:
     parser.add_argument("--workers", type=positive_int, help="runs at a time (as many as cores, or as Ray has CPUs)")
     parser.add_argument("--ray", metavar="ADDRESS", help="use the Ray cluster at ADDRESS, or `auto`")
     parser.add_argument("--results", help="folder for compact records of finished runs")
+    add_other_versions(parser)
     add_as_released(parser)
     parser.add_settings(skip=("method", "env_id", "seed"))
     args = parser.parse(argv)
@@ -292,9 +292,10 @@ def sweep(argv: list[str]) -> int:
 
     seeds = parse_seeds(args.seeds) if args.seeds else None
     runs = planned_runs(args.preset, seeds=seeds, overrides=parser.settings(args))
-    result = run_sweep(runs, out=args.out, workers=args.workers, ray_address=args.ray, results=args.results)
+    where = {"out": args.out, "workers": args.workers, "ray_address": args.ray, "results": args.results}
+    result = run_sweep(runs, **where, other_versions=args.other_versions)
     print(summary(result))
-    return 130 if result.stopped else 1 if result.failed else 0
+    return stopped_by(result.signal) if result.stopped else 1 if result.failed else 0
 
 
 def tune(argv: list[str]) -> int:
@@ -337,7 +338,7 @@ def tune(argv: list[str]) -> int:
 
     result = run_tune(tuning, workers=args.workers, best=args.best)
     print(summary(result))
-    return 130 if result.stopped else 1 if result.failures else 0
+    return 1 if result.failures and result.signal is None else stopped_by(result.signal)
 
 
 def report(argv: list[str]) -> int:
@@ -366,6 +367,12 @@ def figure(argv: list[str]) -> int:
     for file in write_figure(args.name, args.runs or ["runs"], args.out, by=args.by):
         print(file)
     return 0
+
+
+def add_other_versions(parser: argparse.ArgumentParser) -> None:
+    """Add the option that lets a run go on under other versions of libraries."""
+    text = "go on although libraries have other versions than a run began with; its record says so"
+    parser.add_argument("--other-versions", action="store_true", help=text)
 
 
 def add_as_released(parser: argparse.ArgumentParser) -> None:

@@ -39,6 +39,8 @@ EXTRAS = {  # package that is imported → the extra that brings it
     "torch": "torch",
     "stable_baselines3": "sb3",
     **dict.fromkeys(("torchrl", "tensordict"), "torchrl"),
+    "rsl_rl": "rsl_rl",
+    "brax": "brax",
     **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     "ray": "ray",
     **dict.fromkeys(("optuna", "sqlalchemy", "psycopg"), "tune"),

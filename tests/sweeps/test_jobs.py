@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +63,15 @@ def test_a_jobs_command_says_its_configuration(name, monkeypatch, tmp_path):
         assert cli.main(command(job)) == 0
     assert arrived == [(run.config, tmp_path / run.folder) for run in runs]
     assert Job.from_json(json.loads(json.dumps(job.to_json()))) == job
+
+
+def test_a_half_done_run_goes_on_under_other_versions_only_when_asked(tmp_path):
+    job = job_in(tmp_path)
+    write_run(job, 1)
+    assert command(job) == ["resume", str(job.folder)]
+    asked = replace(job, other_versions=True)
+    assert command(asked) == ["resume", str(job.folder), "--other-versions"]
+    assert Job.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
 def test_a_worker_has_one_thread_and_keeps_other_flags(monkeypatch, tmp_path):
@@ -175,6 +186,20 @@ def test_plain_lines_without_a_terminal(tmp_path):
         Sweep(jobs, pool=FakePool({0: [""]}), table=table, out=tmp_path, results=None).run()
     lines = console.file.getvalue().splitlines()
     assert lines == ["done    kl Hopper-v4 seed 0", "1 done, 0 running, 0 waiting, 0 failed; best 5; left 0:00:00"]
+
+
+def test_a_sweep_keeps_the_signal_that_stopped_it(tmp_path):
+    class Interrupting(FakePool):
+        def ended(self, *, timeout):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().ended(timeout=timeout)
+
+    jobs = [job_in(tmp_path, seed=seed) for seed in range(3)]
+    with SweepTable(jobs, console=Console(file=io.StringIO())) as table:
+        pool = Interrupting({0: [""], 1: [""], 2: [""]})
+        result = Sweep(jobs, pool=pool, table=table, out=tmp_path, results=None).run()
+    assert result.stopped
+    assert result.signal == signal.SIGTERM
 
 
 def test_compact_records_are_the_same_bytes_without_checkpoints(tmp_path):

@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from brax.training.agents.ppo import losses
-from brax.training.distribution import ParametricDistribution
+from trpl.messages import needs
+
+with needs("brax"):
+    import jax
+    import jax.numpy as jnp
+    from brax.training.agents.ppo import losses
+    from brax.training.distribution import ParametricDistribution
 
 import trpl.jax
 from trpl.gaussians import DiagGaussian, kl_parts

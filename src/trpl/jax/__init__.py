@@ -4,8 +4,11 @@ layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
 projected = layer(predicted, old)
 """
 
-from trpl.jax import layers
-from trpl.jax.layers import *  # noqa: F403 - the list of layers stands beside them
+from trpl.messages import needs
+
+with needs("jax"):
+    from trpl.jax import layers
+    from trpl.jax.layers import *  # noqa: F403 - the list of layers stands beside them
 
 __all__: list[str] = []
 __all__ += layers.__all__

@@ -34,11 +34,19 @@ THREAD_VARIABLES = (
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be done: its configuration, its folder, and where compiled code may be kept for runs like it."""
+    """A run to be done.
+
+    Args:
+        config: Its settings.
+        folder: Its run folder.
+        compiled: Where compiled code may be kept for runs like it.
+        other_versions: Whether to go on with it although libraries have other versions than it began with.
+    """
 
     config: Config
     folder: Path
     compiled: Path
+    other_versions: bool = False
 
     @property
     def name(self) -> str:
@@ -57,11 +65,13 @@ class Job:
         return newest is not None and int(newest.name) >= self.config.last_epoch
 
     def to_json(self) -> dict[str, Any]:
-        return {"config": self.config.to_json(), "folder": str(self.folder), "compiled": str(self.compiled)}
+        places = {"folder": str(self.folder), "compiled": str(self.compiled)}
+        return {"config": self.config.to_json(), **places, "other_versions": self.other_versions}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Job":
-        return cls(config_from_json(values["config"]), Path(values["folder"]), Path(values["compiled"]))
+        folder, compiled = Path(values["folder"]), Path(values["compiled"])
+        return cls(config_from_json(values["config"]), folder, compiled, values["other_versions"])
 
 
 def check_folder(job: Job) -> None:
@@ -80,7 +90,7 @@ def command(job: Job) -> list[str]:
     """Return the words after `trpl` that start the run, or go on with it."""
     extra = [f"--plugin={word}" for word in plugins()]
     if is_run(job.folder):
-        return ["resume", str(job.folder), *extra]
+        return ["resume", str(job.folder), *(["--other-versions"] if job.other_versions else []), *extra]
     config = job.config
     return ["train", config.method, config.env_id, "--out", str(job.folder), *options(overrides_of(config)), *extra]
 

@@ -39,14 +39,21 @@ class Pool(Protocol):
 
 
 class Failure(NamedTuple):
+    """A job that did not end well, and why; the reason goes on after "it"."""
+
     job: Job
     reason: str
 
 
 class SweepResult(NamedTuple):
+    """How a sweep ended."""
+
     done: tuple[Job, ...]
     failed: tuple[Failure, ...]
-    stopped: bool  # asked to stop before all was done; the same command goes on
+    stopped: bool
+    """Whether it was asked to stop before all was done; the same command goes on."""
+    signal: int | None = None
+    """What asked it to stop: SIGINT or SIGTERM."""
 
 
 def sweep(
@@ -56,14 +63,32 @@ def sweep(
     workers: int | None = None,
     ray_address: str | None = None,
     results: str | Path | None = None,
+    other_versions: bool = False,
     console: Console | None = None,
 ) -> SweepResult:
-    """Do all `runs` below the folder `out`; with `results`, keep compact records of finished ones there.
+    """Do runs, each exactly once; those that are done already are passed over, half-done ones go on.
 
-    `workers` processes of one thread at a time, the number of cores by default, or the Ray cluster at `ray_address`.
+    Args:
+        runs: What to do, as `trpl.sweeps.plan.planned_runs` gives it.
+        out: The folder below which the run folders are.
+        workers: Processes of one thread at a time; the number of cores by default.
+        ray_address: The Ray cluster that does the work instead, or "auto".
+        results: A folder in which to keep compact records of finished runs.
+        other_versions: Go on with half-done runs although libraries have other versions than these began with.
+        console: Where progress is shown; standard error by default.
+
+    Returns:
+        Which runs are done, which failed and why, and whether the sweep was stopped.
+
+    Raises:
+        ConfigError: A folder holds a run of another configuration.
+        MissingExtraError: Ray was asked for and is not installed.
     """
     out = Path(out)
-    jobs = [Job(config=run.config, folder=out / run.folder, compiled=out / COMPILED) for run in runs]
+    jobs = [
+        Job(config=run.config, folder=out / run.folder, compiled=out / COMPILED, other_versions=other_versions)
+        for run in runs
+    ]
     for job in jobs:
         check_folder(job)
     pool = make_pool(workers=workers, ray_address=ray_address)
@@ -116,7 +141,7 @@ class Sweep:
             self.pool.kill()
             raise
         self.show(last=True)
-        return SweepResult(tuple(self.done), tuple(self.failed), stopped=bool(self.open))
+        return SweepResult(tuple(self.done), tuple(self.failed), stopped=bool(self.open), signal=stop.signal)
 
     def hand_over(self) -> None:
         """Give the pool what it has room for; what others are at work on is looked at again later."""

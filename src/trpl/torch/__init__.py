@@ -5,9 +5,12 @@ projected = layer(predicted, old)
 """
 
 from trpl.engines import torch_engine
-from trpl.implicit import for_torch as _adapter  # noqa: F401 - its operators must be there before anything is compiled
-from trpl.torch import layers
-from trpl.torch.layers import *  # noqa: F403 - the list of layers stands beside them
+from trpl.messages import needs
+
+with needs("torch"):
+    from trpl.implicit import for_torch as _adapter  # noqa: F401 - compilers need its operators beforehand
+    from trpl.torch import layers
+    from trpl.torch.layers import *  # noqa: F403 - the list of layers stands beside them
 
 torch_engine()  # `torch.compile` can use it, but not make it
 

@@ -22,33 +22,60 @@ NUM_SHOWN = 5  # best trials in the table
 
 
 class TuneResult(NamedTuple):
-    counts: dict[str, int]  # of trials by state
-    best: dict[str, Any] | None  # settings of the best complete trial
-    value: float | None  # its mean return
-    failures: tuple[str, ...]  # of workers, with the ends of their logs
-    stopped: bool
+    """How a session of tuning ended."""
+
+    counts: dict[str, int]
+    """The number of trials by state."""
+    best: dict[str, Any] | None
+    """The settings of the best complete trial."""
+    value: float | None
+    """The mean return of that trial."""
+    failures: tuple[str, ...]
+    """What went wrong with workers, with the ends of their logs."""
+    signal: int | None = None
+    """What asked the session to stop before the end: SIGINT or SIGTERM."""
 
 
 def tune(
     tuning: Tuning, *, workers: int | None = None, best: str | Path | None = None, console: Console | None = None
 ) -> TuneResult:
-    """Bring a study to its number of trials with `workers` processes, as many as cores by default.
+    """Bring a study to its number of trials; others may work on the same study meanwhile.
 
-    Others may work on the same study meanwhile. With `best`, the best trial is written there as a preset file.
+    Args:
+        tuning: What is tuned, and where.
+        workers: Processes of one thread each; as many as cores by default.
+        best: A file in which the best trial is written as a preset.
+        console: Where progress is shown; standard error by default.
+
+    Returns:
+        How many trials there are, the best one, and what went wrong.
+
+    Raises:
+        ConfigError: The study in that database, or the folder of its runs, belongs to other settings.
     """
     study = open_study(tuning)
     num_workers = min(workers or num_cores(), tuning.num_trials)
     with StudyTable(console or Console(stderr=True)) as screen:
-        failures, stopped = watch(tuning, study, num_workers=num_workers, screen=screen)
+        failures, signal = watch(tuning, study, num_workers=num_workers, screen=screen)
     found = best_trial(study)
     if best is not None and found is not None:
         Path(best).write_text(best_preset(study, tuning))
     settings, value = (dict(found.params), found.value) if found is not None else (None, None)
-    return TuneResult(count_states(study), settings, value, tuple(failures), stopped)
+    return TuneResult(count_states(study), settings, value, tuple(failures), signal)
 
 
-def watch(tuning: Tuning, study: Any, *, num_workers: int, screen: "StudyTable") -> tuple[list[str], bool]:
-    """Keep workers going until they find nothing more to do; one that crashes is started again once."""
+def watch(tuning: Tuning, study: Any, *, num_workers: int, screen: "StudyTable") -> tuple[list[str], int | None]:
+    """Keep workers going until they find nothing more to do; one that crashes is started again once.
+
+    Args:
+        tuning: What is tuned.
+        study: Optuna's study of it.
+        num_workers: How many processes.
+        screen: Where the best trials are shown.
+
+    Returns:
+        What went wrong with workers, and the signal that ended the session early.
+    """
     processes: dict[int, subprocess.Popen] = {}
     tries = dict.fromkeys(range(num_workers), 0)
     failures: list[str] = []
@@ -88,7 +115,7 @@ def watch(tuning: Tuning, study: Any, *, num_workers: int, screen: "StudyTable")
             for process in processes.values():
                 process.kill()
             raise
-        return failures, stop.is_set()
+        return failures, stop.signal
 
 
 def command(tuning: Tuning) -> list[str]:
@@ -144,6 +171,6 @@ def summary(result: TuneResult) -> str:
     if result.best is not None:
         lines += [f"best mean return {result.value:.1f} with", *(f"  {name} = {v}" for name, v in result.best.items())]
     lines += result.failures
-    if result.stopped:
+    if result.signal is not None:
         lines += ["stopped before the end; the same command goes on"]
     return "\n".join(lines)

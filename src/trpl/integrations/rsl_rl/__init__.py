@@ -4,6 +4,9 @@ algorithm:
   class_name: "trpl.integrations.rsl_rl:TRPL"
 """
 
-from trpl.integrations.rsl_rl.algorithm import TRPL
+from trpl.messages import needs
+
+with needs("rsl_rl"):
+    from trpl.integrations.rsl_rl.algorithm import TRPL
 
 __all__ = ["TRPL"]
