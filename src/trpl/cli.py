@@ -371,8 +371,7 @@ def figure(argv: list[str]) -> int:
 
 def add_other_versions(parser: argparse.ArgumentParser) -> None:
     """Add the option that lets a run go on under other versions of libraries."""
-    text = "go on although libraries have other versions than a run began with; its record says so"
-    parser.add_argument("--other-versions", action="store_true", help=text)
+    parser.add_argument("--other-versions", action="store_true", help="go on although libraries have other versions")
 
 
 def add_as_released(parser: argparse.ArgumentParser) -> None:

@@ -194,6 +194,9 @@ def test_a_sweep_keeps_the_signal_that_stopped_it(tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
             return super().ended(timeout=timeout)
 
+        def stop(self):
+            assert not self.at_work
+
     jobs = [job_in(tmp_path, seed=seed) for seed in range(3)]
     with SweepTable(jobs, console=Console(file=io.StringIO())) as table:
         pool = Interrupting({0: [""], 1: [""], 2: [""]})
