@@ -62,7 +62,11 @@ class Run:
         return float(found.mean()) if len(found) else None
 
     def table(self) -> dict[str, np.ndarray]:
-        """Give a column of numbers per metric, a row per epoch; `pandas.DataFrame(run.table())` is a data frame."""
+        """Give a column of numbers per metric and a row per epoch.
+
+        Returns:
+            Columns by name; `pandas.DataFrame(run.table())` is a data frame. NaN stands for what an epoch lacks.
+        """
         import numpy as np
 
         rows = records.read(self.folder, METRICS)
@@ -73,15 +77,34 @@ class Run:
         return {name: column for name, column in columns.items() if not np.isnan(column).all()}
 
     def plot(self) -> Figure:
-        """Draw return and KL over environment steps."""
+        """Draw return and KL over environment steps.
+
+        Returns:
+            The figure.
+        """
         return curve_figure(self.folder)
 
     def evaluate(self, *, episodes: int | None = None, seed: int | None = None) -> Evaluation:
-        """Run noise-free episodes of its policy."""
+        """Run noise-free episodes of its policy.
+
+        Args:
+            episodes: How many; as many as in training by default.
+            seed: Other starting states than those of training.
+
+        Returns:
+            The return and the length of each episode.
+        """
         return evaluate_run(self.checkpoint or self.folder, num_episodes=episodes, seed=seed)
 
     def resume(self, **options: Any) -> Run:
-        """Go on with it; `options` are those of `trpl.runs.run.resume`, `total_steps` for example."""
+        """Go on with the run.
+
+        Args:
+            **options: Those of `trpl.runs.run.resume`, `total_steps` for example.
+
+        Returns:
+            The run, with what was added.
+        """
         resume_run(self.folder, **options)
         return load(self.folder)
 
@@ -105,9 +128,6 @@ def train(
 ) -> Run:
     """Train a policy.
 
-        run = trpl.train("kl", "Pendulum-v1", steps=50_000, seed=1)
-        run.plot(), run.table(), run.policy(observation)
-
     Args:
         method: The name of a method, for example "kl" or "ppo".
         env: Gymnasium's name of an environment, a callable that makes one, or an environment, which is copied.
@@ -124,6 +144,10 @@ def train(
         ConfigError: There is no such method or setting, or a value is out of range.
         RunError: The folder holds a run already, or training broke down.
         UnknownEnvironmentError, UnsupportedSpaceError, FaultyEnvironmentError: The environment cannot be trained on.
+
+    Example:
+        run = trpl.train("kl", "Pendulum-v1", steps=50_000, seed=1)
+        run.plot(), run.table(), run.policy(observation)
     """
     env_id = env if isinstance(env, str) else register_local(env)
     given = settings if steps is None else settings | {"total_steps": steps}
@@ -143,6 +167,11 @@ def load(path: str | Path) -> Run:
     Raises:
         RunError: It is neither.
         CheckpointError: The checkpoint is damaged.
+
+    Example:
+        run = trpl.load("runs/Hopper-v4/kl/seed-0")
+        run.plot()
+        action = run.best.policy(observation)
     """
     folder, checkpoint = locate(path)
     return Run(folder, None if Path(path) == folder else checkpoint)

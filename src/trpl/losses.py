@@ -11,19 +11,44 @@ from trpl.types import Array
 
 
 def normalised(advantages: Array, *, unbiased: bool = False) -> Array:
-    """Shift and scale advantages to mean 0 and deviation 1 over the minibatch; `unbiased` takes the one with n − 1."""
+    """Shift and scale advantages to mean 0 and deviation 1 over the minibatch.
+
+    Args:
+        advantages: The advantage of each sample.
+        unbiased: Whether the deviation divides by n − 1.
+
+    Returns:
+        The normalised advantages.
+    """
     xp = array_namespace(advantages)
     return (advantages - xp.mean(advantages)) / (xp.std(advantages, correction=int(unbiased)) + 1e-8)
 
 
 def surrogate(log_ratio: Array, advantages: Array) -> Array:
-    """Compute −E[ratio · A], the importance-weighted policy gradient (paper, eq. 1)."""
+    """Compute −E[ratio · A], the importance-weighted policy gradient (paper, eq. 1).
+
+    Args:
+        log_ratio: log π(a|s) − log π_old(a|s) of each sample.
+        advantages: The advantage of each sample.
+
+    Returns:
+        The loss.
+    """
     xp = array_namespace(advantages)
     return -xp.mean(xp.exp(log_ratio) * advantages)
 
 
 def clipped_surrogate(log_ratio: Array, advantages: Array, *, clip: float) -> Array:
-    """Compute −E[min(ratio · A, clip(ratio, 1 ± clip) · A)] (Schulman et al. 2017, eq. 7)."""
+    """Compute −E[min(ratio · A, clip(ratio, 1 ± clip) · A)] (Schulman et al. 2017, eq. 7).
+
+    Args:
+        log_ratio: log π(a|s) − log π_old(a|s) of each sample.
+        advantages: The advantage of each sample.
+        clip: How far a ratio may go from 1.
+
+    Returns:
+        The loss.
+    """
     xp = array_namespace(advantages)
     ratio = xp.exp(log_ratio)
     return -xp.mean(xp.minimum(ratio * advantages, xp.clip(ratio, 1 - clip, 1 + clip) * advantages))
@@ -72,13 +97,31 @@ def trust_region_loss(
 
 
 def squared_error(values: Array, returns: Array) -> Array:
-    """Compute the mean squared error of a value function."""
+    """Compute the mean squared error of a value function.
+
+    Args:
+        values: What the value function says.
+        returns: What it should say.
+
+    Returns:
+        The mean over the minibatch.
+    """
     xp = array_namespace(values)
     return xp.mean(xp.square(values - returns))
 
 
 def clipped_squared_error(values: Array, returns: Array, *, old_values: Array, clip: float) -> Array:
-    """Take the larger of the errors of V and of V held within ± clip of the old value: no gain from a longer step."""
+    """Take the larger of the errors of V and of V held within ± clip of the old value: no gain from a longer step.
+
+    Args:
+        values: What the value function says now.
+        returns: What it should say.
+        old_values: What it said before the update.
+        clip: How far a value may go.
+
+    Returns:
+        The mean over the minibatch.
+    """
     xp = array_namespace(values)
     held = old_values + xp.clip(values - old_values, -clip, clip)
     return xp.mean(xp.maximum(xp.square(values - returns), xp.square(held - returns)))

@@ -16,18 +16,42 @@ CUTOFF = 0.5  # of similarity: below it nothing is suggested
 
 
 def closest(name: object, known: Iterable[str], *, cutoff: float = CUTOFF) -> str | None:
-    """Find the known name that is nearest by its letters, None where none is near enough."""
+    """Find the known name that is nearest by its letters.
+
+    Args:
+        name: What was given.
+        known: The names that exist.
+        cutoff: The similarity, from 0 to 1, below which nothing is near enough.
+
+    Returns:
+        The name, or None.
+    """
     return next(iter(difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)), None)
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Say '; did you mean …?' where a known name is near enough, else nothing."""
+    """Say '; did you mean …?' where a known name is near enough.
+
+    Args:
+        name: What was given.
+        known: The names that exist.
+
+    Returns:
+        The words, or none.
+    """
     found = closest(name, known)
     return "" if found is None else f"; did you mean {found!r}?"
 
 
 def os_problem(error: OSError) -> str:
-    """Say what an error of the operating system means."""
+    """Say what an error of the operating system means.
+
+    Args:
+        error: The error.
+
+    Returns:
+        A few words.
+    """
     return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
 
 
@@ -51,12 +75,27 @@ EXTRAS = {  # package that is imported → the extra that brings it
 
 
 def to_install(extra: str) -> str:
-    """Say how to install an optional part of trpl."""
+    """Say how to install an optional part of trpl.
+
+    Args:
+        extra: The name of the extra.
+
+    Returns:
+        A command.
+    """
     return f'pip install "trpl[{extra}]"'
 
 
 def missing_extra(error: ImportError, *, extra: str | None = None) -> MissingExtraError | None:
-    """Turn a failed import of an optional package into an error that says what to install; None for other packages."""
+    """Turn a failed import of an optional package into an error that says what to install.
+
+    Args:
+        error: The failed import.
+        extra: The extra to name; the one that brings the package by default.
+
+    Returns:
+        The error to raise; None for packages that no extra brings.
+    """
     package = (error.name or "").split(".")[0]
     if package not in EXTRAS:
         return None
@@ -67,7 +106,17 @@ def missing_extra(error: ImportError, *, extra: str | None = None) -> MissingExt
 
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Import the packages of an extra here: what is missing is answered with what to install."""
+    """Import the packages of an extra in this context: what is missing is answered with what to install.
+
+    Args:
+        extra: The name of the extra.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        MissingExtraError: A package of an extra is not installed.
+    """
     try:
         yield
     except ImportError as error:
@@ -78,7 +127,11 @@ def needs(extra: str) -> Iterator[None]:
 
 
 def program() -> str:
-    """Return what starts `trpl` in the shell of the caller: its name where the path finds it, else the file called."""
+    """Name what starts `trpl` in the shell of the caller.
+
+    Returns:
+        "trpl" where the path finds it, else the file that was called.
+    """
     called, found = sys.argv[0], shutil.which("trpl")
     if os.path.basename(called) != "trpl" or not os.path.exists(called):
         return "trpl"

@@ -25,7 +25,17 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
-        """Read the words after the command."""
+        """Read the words after the command.
+
+        Args:
+            argv: The words.
+
+        Returns:
+            The arguments.
+
+        Raises:
+            UsageError: A word is unknown, missing, or has no such value.
+        """
         args, unknown = self.parse_known_args([_dashes(word) for word in argv])
         if unknown:
             name = unknown[0].split("=")[0]
@@ -44,11 +54,22 @@ class Parser(argparse.ArgumentParser):
         return nearest(name, options)
 
     def settings(self, args: argparse.Namespace) -> dict[str, Any]:
-        """Take the settings among the arguments; those that were not given are not there."""
+        """Take the settings among the arguments.
+
+        Args:
+            args: What `parse` gave.
+
+        Returns:
+            The settings by name; those that were not given are not there.
+        """
         return {name: value for name, value in vars(args).items() if name in (*self._settings, "as_released")}
 
     def add_settings(self, *, skip: Sequence[str] = ()) -> None:
-        """Add an option for every setting of any method, under its own name, grouped by the methods that have it."""
+        """Add an option for every setting of any method, under its own name, grouped by the methods that have it.
+
+        Args:
+            skip: Settings that the command takes otherwise.
+        """
         from trpl.methods import names, registry
         from trpl.settings.fields import plain_type
 
@@ -113,7 +134,15 @@ def _dashes(word: str) -> str:
 
 
 def number(kind: type, *, optional: bool) -> Callable[[str], Any]:
-    """Make a reader of numbers that takes 1e6 and 1_000_000 for whole ones, and `none` where a setting can be off."""
+    """Make a reader of numbers that takes 1e6 and 1_000_000 for whole ones.
+
+    Args:
+        kind: `int` or `float`.
+        optional: Whether `none` is a value: the setting can be switched off.
+
+    Returns:
+        A function from the text to the number or None; it raises `ValueError` for anything else.
+    """
 
     def read(text: str) -> Any:
         if optional and text.lower() == "none":
@@ -128,7 +157,17 @@ def number(kind: type, *, optional: bool) -> Callable[[str], Any]:
 
 
 def positive_int(text: str) -> int:
-    """Read a whole number above 0."""
+    """Read a whole number above 0.
+
+    Args:
+        text: The word of the command line.
+
+    Returns:
+        The number.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")

@@ -14,5 +14,13 @@ def make_algorithm(config: Config, *, obs_size: int, action_size: int) -> Algori
     """Make the algorithm of `config.method`.
 
     Kept for the last few configurations, so that going on with a run in the same process does not compile it again.
+
+    Args:
+        config: The settings.
+        obs_size: The length of an observation.
+        action_size: The number of action dimensions.
+
+    Returns:
+        The algorithm.
     """
     return find(config.method).algorithm(config, obs_size=obs_size, action_size=action_size)

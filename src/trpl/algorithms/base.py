@@ -27,9 +27,17 @@ class State(Protocol):
 
 
 class Batch(NamedTuple):
-    """One epoch's experience, time-major [T, N, ...]: a `trpl.rollouts.Rollout` without its finished episodes.
+    """Hold one epoch's experience, time-major [T, N, ...]: a `trpl.rollouts.Rollout` without its finished episodes.
 
     The arrays are NumPy's until a compiled update takes them.
+
+    Args:
+        observations: What the policy saw.
+        next_observations: The true next ones, before any reset.
+        actions: The actions taken, raw.
+        rewards: The rewards, normalised where rewards are.
+        terminated: Whether a step ended its episode.
+        truncated: Whether a step met a time limit.
     """
 
     observations: Array
@@ -41,13 +49,26 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, rollout: Any) -> "Batch":
-        """Take the fields of a rollout that an update reads."""
+        """Take the fields of a rollout that an update reads.
+
+        Args:
+            rollout: A `trpl.rollouts.Rollout`.
+
+        Returns:
+            The batch.
+        """
         return cls(**{name: getattr(rollout, name) for name in cls._fields})
 
 
 class Algorithm(NamedTuple):
-    """A policy network and how it learns."""
+    """Join a policy network and how it learns.
+
+    Args:
+        policy: The network.
+        init: A function from a random key to the state that learning starts from.
+        update: A function from state, batch and generator to the next state and scalars by name; it consumes the state.
+    """
 
     policy: GaussianPolicy
-    init: Callable[[Array], Any]  # key -> state
-    update: Callable[[Any, Batch, np.random.Generator], tuple[Any, Metrics]]  # consumes the state; scalars by name
+    init: Callable[[Array], Any]
+    update: Callable[[Any, Batch, np.random.Generator], tuple[Any, Metrics]]

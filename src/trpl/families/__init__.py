@@ -42,32 +42,61 @@ __all__ = [
 
 
 def kl(p: Policy, q: Policy) -> PerState:
-    """KL(p‖q), one for each state, differentiable by the framework of the arrays.
+    """Compute KL(p‖q), differentiable by the framework of the arrays.
 
     Args:
         p: The newer policy.
         q: The older one, of the same type.
 
     Returns:
-        An array of the batch shape.
+        One number for each state.
+
+    Example:
+        >>> import numpy as np
+        >>> from trpl import DiagGaussian, kl
+        >>> old = DiagGaussian(np.zeros((3, 2)), np.ones(2))
+        >>> kl(DiagGaussian(old.mean + 1.0, old.std), old)
+        array([1., 1., 1.])
     """
     family = family_of(p)
     return family.kl(engine_of(*family.arrays(p), *family.arrays(q)), p, q)
 
 
 def entropy(p: Policy) -> PerState:
-    """H(p), one for each state; for Gaussians one for each covariance (a single number when the batch shares it)."""
+    """Compute the entropy H(p).
+
+    Args:
+        p: The policy.
+
+    Returns:
+        One number for each state; for Gaussians one for each covariance (a single number when the batch shares it).
+
+    Example:
+        >>> import numpy as np
+        >>> from trpl import DiagGaussian, entropy
+        >>> float(entropy(DiagGaussian(np.zeros((4, 2)), np.ones(2))).round(4))
+        2.8379
+    """
     family = family_of(p)
     return family.entropy(engine_of(*family.arrays(p)), p)
 
 
 def log_prob(p: Policy, x: Array) -> PerState:
-    """log p(x), one for each state.
+    """Compute the log-density log p(x), or the log-probability for discrete actions.
 
     Args:
         p: The policy.
         x: An action for each state: a vector, a whole number for a `Categorical`, 0 or 1 for each component of a
             `Bernoulli`; for a `Product` one for each part, or all side by side in the last axis.
+
+    Returns:
+        One number for each state.
+
+    Example:
+        >>> import numpy as np
+        >>> from trpl import DiagGaussian, log_prob
+        >>> log_prob(DiagGaussian(np.zeros((3, 2)), np.ones(2)), np.zeros((3, 2))).round(4)
+        array([-1.8379, -1.8379, -1.8379])
     """
     family = family_of(p)
     return family.log_prob(engine_of(*family.arrays(p)), p, x)

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class Bernoulli(NamedTuple):
-    """A batch of products of Bernoulli distributions.
+    """Hold a batch of products of Bernoulli distributions.
 
-    `logits` is `[*batch, dim]`: log p/(1 − p) of each component, finite.
+    Args:
+        logits: `[*batch, dim]`: log p/(1 − p) of each component, finite.
     """
 
     logits: Vector
@@ -38,7 +39,11 @@ class Bernoulli(NamedTuple):
         return tuple(self.logits.shape[:-1])
 
     def detached(self) -> Bernoulli:
-        """The same distribution, a constant for differentiation."""
+        """Return the same distribution as a constant for differentiation.
+
+        Returns:
+            The distribution, out of which no gradient goes.
+        """
         return Bernoulli(engine_of(self.logits).constant(self.logits))
 
 

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 
 class Beta(NamedTuple):
-    """A batch of products of Beta distributions on (0, 1).
+    """Hold a batch of products of Beta distributions on (0, 1).
 
-    `alpha` and `beta`, both positive, are `[*batch, dim]`.
+    Args:
+        alpha: `[*batch, dim]`, positive.
+        beta: `[*batch, dim]`, positive.
     """
 
     alpha: Vector
@@ -39,7 +41,11 @@ class Beta(NamedTuple):
         return tuple(self.alpha.shape[:-1])
 
     def detached(self) -> Beta:
-        """The same distribution, a constant for differentiation."""
+        """Return the same distribution as a constant for differentiation.
+
+        Returns:
+            The distribution, out of which no gradient goes.
+        """
         e = engine_of(self.alpha)
         return Beta(e.constant(self.alpha), e.constant(self.beta))
 

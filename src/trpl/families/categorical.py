@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 
 
 class Categorical(NamedTuple):
-    """A batch of categorical distributions, by their logits.
+    """Hold a batch of categorical distributions.
 
-    `logits` is `[*batch, num_classes]`: log-probabilities up to a constant for each state. −inf forbids a class.
+    Args:
+        logits: `[*batch, num_classes]`: log-probabilities up to a constant for each state. −inf forbids a class.
+
+    Example:
+        >>> import numpy as np
+        >>> from trpl import Categorical, kl
+        >>> old = Categorical(np.log([[0.5, 0.5], [0.5, 0.5]]))
+        >>> kl(Categorical(np.log([[0.5, 0.5], [0.9, 0.1]])), old).round(3)
+        array([0.   , 0.368])
     """
 
     logits: Vector
@@ -38,7 +46,11 @@ class Categorical(NamedTuple):
         return tuple(self.logits.shape[:-1])
 
     def detached(self) -> Categorical:
-        """The same distribution, a constant for differentiation."""
+        """Return the same distribution as a constant for differentiation.
+
+        Returns:
+            The distribution, out of which no gradient goes.
+        """
         return Categorical(engine_of(self.logits).constant(self.logits))
 
 

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 class Product(NamedTuple):
-    """Independent parts, each a policy value: several categoricals of any sizes, a Gaussian beside a categorical, ….
+    """Join independent parts, each a policy value: categoricals of any sizes, a Gaussian beside a categorical, ….
 
-    All parts have the same batch of states.
+    Args:
+        parts: The policies, all of the same batch of states.
     """
 
     parts: tuple[Policy, ...]
@@ -37,7 +38,11 @@ class Product(NamedTuple):
         return broadcast_shapes(*(family_of(p).batch_shape(p) for p in self.parts))
 
     def detached(self) -> Product:
-        """The same distribution, a constant for differentiation."""
+        """Return the same distribution as a constant for differentiation.
+
+        Returns:
+            The distribution, out of which no gradient goes.
+        """
         return Product(tuple(p.detached() for p in self.parts))
 
 

@@ -117,12 +117,23 @@ _FAMILIES: dict[type, Callable[[Policy], Family]] = {}
 
 
 def register(policy: type, family: Callable[[Policy], Family]) -> None:
-    """Make a value type known: `family(p)` gives the family of a policy of this type."""
+    """Make a value type known.
+
+    Args:
+        policy: The type of the policy values.
+        family: `family(p)` gives the family of a policy of this type.
+    """
     _FAMILIES[policy] = family
 
 
 def family_of(p: Policy) -> Family:
-    """The family of a policy.
+    """Look up the family of a policy.
+
+    Args:
+        p: A policy value.
+
+    Returns:
+        Its family.
 
     Raises:
         TypeError: If the type is of no registered family.
@@ -135,10 +146,21 @@ def family_of(p: Policy) -> Family:
 
 
 def is_policy(p: object) -> bool:
-    """Whether a value is of a registered type."""
+    """Tell whether a value is of a registered type.
+
+    Args:
+        p: Any value.
+
+    Returns:
+        Whether `family_of` knows it.
+    """
     return type(p) in _FAMILIES
 
 
 def known_policies() -> tuple[str, ...]:
-    """The names of all registered types, in the order of their registration."""
+    """List the names of all registered types.
+
+    Returns:
+        The names, in the order of their registration.
+    """
     return tuple(t.__name__ for t in _FAMILIES)

@@ -47,11 +47,22 @@ class DiagGaussian(NamedTuple):
         return self.std.ndim < self.mean.ndim
 
     def with_scale(self, std: Vector) -> DiagGaussian:
-        """The same mean with other standard deviations."""
+        """Return the same mean with other standard deviations.
+
+        Args:
+            std: The standard deviations.
+
+        Returns:
+            The new Gaussian.
+        """
         return DiagGaussian(self.mean, std)
 
     def detached(self) -> DiagGaussian:
-        """The same Gaussian, a constant for differentiation."""
+        """Return the same Gaussian as a constant for differentiation.
+
+        Returns:
+            The Gaussian, out of which no gradient goes.
+        """
         e = engine_of(*self)
         return DiagGaussian(e.constant(self.mean), e.constant(self.std))
 
@@ -94,11 +105,22 @@ class FullGaussian(NamedTuple):
         return self.chol.ndim <= self.mean.ndim
 
     def with_scale(self, chol: Matrix) -> FullGaussian:
-        """The same mean with another Cholesky factor."""
+        """Return the same mean with another Cholesky factor.
+
+        Args:
+            chol: The lower Cholesky factor of the covariance.
+
+        Returns:
+            The new Gaussian.
+        """
         return FullGaussian(self.mean, chol)
 
     def detached(self) -> FullGaussian:
-        """The same Gaussian, a constant for differentiation."""
+        """Return the same Gaussian as a constant for differentiation.
+
+        Returns:
+            The Gaussian, out of which no gradient goes.
+        """
         e = engine_of(*self)
         return FullGaussian(e.constant(self.mean), e.constant(self.chol))
 
@@ -107,7 +129,12 @@ Gaussian = DiagGaussian | FullGaussian
 
 
 class Parts(NamedTuple):
-    """A distance between two Gaussians by parts, each of the batch shape: of the means, and of the covariances."""
+    """Hold a distance between two Gaussians by parts.
+
+    Args:
+        mean: The part of the means, one number for each state.
+        cov: The part of the covariances.
+    """
 
     mean: PerState
     cov: PerState

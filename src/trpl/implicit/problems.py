@@ -17,16 +17,28 @@ NO_FORWARD = (
 
 
 class Like(NamedTuple):
-    """The shape of an output or residual: leading axes of some inputs, broadcast, then single axes of inputs.
+    """Give the shape of an output or residual: leading axes of some inputs, broadcast, then single axes of inputs.
 
     `Like(batch=(0, 2), core=((0, -1),))`: the broadcast leading axes of inputs 0 and 2, then the last axis of input 0.
+
+    Args:
+        batch: The inputs whose leading axes are broadcast.
+        core: Pairs of an input and one of its axes.
     """
 
     batch: tuple[int, ...]
     core: tuple[tuple[int, int], ...] = ()
 
     def shape(self, shapes: Sequence[tuple[int, ...]], cores: Sequence[int]) -> tuple[int, ...]:
-        """The shape for inputs of these shapes, of whose axes the last `cores` are not a batch."""
+        """Work out the shape for given inputs.
+
+        Args:
+            shapes: The shapes of the inputs.
+            cores: For each input how many of its last axes are not a batch.
+
+        Returns:
+            The shape.
+        """
         leading = (shapes[i][: len(shapes[i]) - cores[i]] for i in self.batch)
         return (*broadcast_shapes(*leading), *(shapes[i][axis] for i, axis in self.core))
 
@@ -39,6 +51,7 @@ class Signature(NamedTuple):
     outputs: tuple[Like, ...]
     """Output k takes the place of input k, and is that input itself where nothing has to move."""
     residuals: tuple[Like, ...]
+    """What `solve` leaves for `pullback` besides."""
 
     @property
     def results(self) -> tuple[Like, ...]:
@@ -52,9 +65,11 @@ class Signature(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """A solution: what the caller gets, and what `pullback` needs besides.
+    """Hold a solution.
 
-    An output is None where the input stays as it is, and a residual None where only such outputs would need it.
+    Args:
+        outputs: What the caller gets; None where the input stays as it is.
+        residuals: What `pullback` needs besides; None where only outputs that are None would need it.
     """
 
     outputs: tuple[Array | None, ...]
@@ -62,7 +77,13 @@ class Solved(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What a solve was given and what it found, for `pullback`."""
+    """Hold what a solve was given and what it found, for `pullback`.
+
+    Args:
+        inputs: The arrays it was given.
+        outputs: The solution; the input itself where nothing had to move.
+        residuals: What else it left.
+    """
 
     inputs: Sequence[Array]
     outputs: Sequence[Array]

@@ -26,13 +26,38 @@ class Split(NamedTuple):
 
 
 def project(layer: Any, predicted: Any, old: Any, **overrides: Any) -> Any:
-    """Return `predicted` with the Gaussian inside it projected; `overrides` are those of the layer's call."""
+    """Project the Gaussian inside a distribution.
+
+    Args:
+        layer: A layer of `trpl.torch` or `trpl.jax`.
+        predicted: The network's distribution, of `torch.distributions` or Distrax, squashed or not.
+        old: The distribution that collected the data, made in the same way.
+        **overrides: Those of the layer's call, `mean_bound` for example.
+
+    Returns:
+        A distribution like `predicted` with the projected Gaussian inside.
+
+    Raises:
+        ValueError: There is no Gaussian inside, or the two are transformed differently.
+    """
     inside = split(predicted)
     return inside.rebuild(layer(inside.gaussian, _matching(inside, old, "old"), **overrides))
 
 
 def penalty(layer: Any, predicted: Any, projected: Any) -> Any:
-    """Return the layer's regression penalty between two distributions, state by state."""
+    """Measure the layer's regression penalty between two distributions.
+
+    Args:
+        layer: A layer of `trpl.torch` or `trpl.jax`.
+        predicted: The network's distribution.
+        projected: What `project` made of it; no gradient goes into it.
+
+    Returns:
+        One number for each state.
+
+    Raises:
+        ValueError: There is no Gaussian inside, or the two are transformed differently.
+    """
     inside = split(predicted)
     return layer.penalty(inside.gaussian, _matching(inside, projected, "projected"))
 

@@ -180,7 +180,17 @@ def write_npz(policy: Deployable, path: Path) -> None:
 
 
 def load_npz(path: str | Path) -> Deployable:
-    """Return the policy that `write_npz` wrote; nothing in it is unpickled, and what is no policy is refused."""
+    """Read a policy that `export` wrote as .npz; nothing in the file is unpickled.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The policy: `action = policy(observation)`.
+
+    Raises:
+        ExportError: The file is no policy of this kind, or damaged.
+    """
     try:
         with zipfile.ZipFile(path) as packed:
             if sum(info.file_size for info in packed.infolist()) > LARGEST_FILE:

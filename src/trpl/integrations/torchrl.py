@@ -42,7 +42,11 @@ class SharedScale(nn.Module):
 
     @torch.no_grad()
     def set_(self, std: Tensor) -> None:
-        """Set the standard deviation: to the projected one, after the policy epochs."""
+        """Set the standard deviation: to the projected one, after the policy epochs.
+
+        Args:
+            std: The standard deviation.
+        """
         self.raw.copy_(std.log())
 
 
@@ -146,7 +150,15 @@ class TRPLLoss(LossModule):
         self._set_in_keys()
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> TRPLLoss:
-        """GAE with this loss's value function; other estimators may be handed over or used beside it."""
+        """Use GAE with this loss's value function; other estimators may be handed over or used beside it.
+
+        Args:
+            value_type: One of TorchRL's `ValueEstimators`; GAE by default.
+            **hyperparams: Its settings, `gamma` and `lmbda` for example.
+
+        Returns:
+            This loss.
+        """
         if value_type not in (None, ValueEstimators.GAE):
             return super().make_value_estimator(value_type, **hyperparams)
         settings: dict[str, Any] = {"gamma": 0.99, "lmbda": 0.95} | hyperparams
@@ -157,9 +169,13 @@ class TRPLLoss(LossModule):
 
     @dispatch  # type: ignore[arg-type]
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the terms of the loss, to be added up (`loss_*`).
+        """Compute the terms of the loss.
 
-        Beside them stand the KL and the entropy of what the network predicts.
+        Args:
+            tensordict: A minibatch with the old policy's parameters, actions, advantages and value targets.
+
+        Returns:
+            The terms, to be added up (`loss_*`); beside them the KL and the entropy of what the network predicts.
         """
         keys = self.tensor_keys
         predicted, old = self._policies(tensordict)
@@ -183,16 +199,27 @@ class TRPLLoss(LossModule):
         )
 
     def loss_critic(self, tensordict: TensorDictBase) -> Tensor:
-        """Squared error of the value function, for loops that fit it apart."""
+        """Compute the squared error of the value function, for loops that fit it apart.
+
+        Args:
+            tensordict: A minibatch with value targets.
+
+        Returns:
+            The loss.
+        """
         with self.critic_network_params.to_module(self.critic_network):
             value = self.critic_network(tensordict.select(*self.critic_network.in_keys)).get(self.tensor_keys.value)
         return F.mse_loss(value, tensordict.get(self.tensor_keys.value_target))
 
     @torch.no_grad()
     def projected(self, tensordict: TensorDictBase) -> Gaussian:
-        """Return the network's policy, projected.
+        """Project the network's policy.
 
-        After the policy epochs a shared covariance is to be set to this one's.
+        Args:
+            tensordict: Observations and the old policy's parameters.
+
+        Returns:
+            The projected policy; after the policy epochs a shared covariance is to be set to this one's.
         """
         predicted, old = self._policies(tensordict)
         return self._project(predicted.gaussian, old)

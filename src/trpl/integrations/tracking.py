@@ -25,9 +25,19 @@ Track = Callable[[int, Mapping[str, float | None]], None]
 
 @contextlib.contextmanager
 def tracker(kind: str, *, folder: str | Path, config: Mapping[str, Any]) -> Iterator[Track]:
-    """Yield a function of environment steps and scalars, open while the run lasts.
+    """Record a run with Weights & Biases or MLflow while a context lasts, offline unless their variables say otherwise.
 
-    What is None or not finite is left out.
+    Args:
+        kind: "wandb" or "mlflow".
+        folder: The run folder, beside whose files the records go.
+        config: The settings of the run.
+
+    Yields:
+        A function of environment steps and scalars; what is None or not finite is left out.
+
+    Raises:
+        ValueError: There is no such kind.
+        MissingExtraError: The package is not installed.
     """
     if kind not in TRACKERS:
         raise ValueError(f"there is no tracker {kind!r}; there are {', '.join(TRACKERS)}")

@@ -85,7 +85,7 @@ class KLProjection(_ByContent, SeparateLayer):
     __call__ = SeparateLayer.forward
 
     def trust_region(self) -> Region:
-        """What is measured, and how it is held."""
+        """Return what is measured, and how it is held. See `SeparateLayer`."""
         return KL()
 
 
@@ -117,7 +117,7 @@ class WassersteinProjection(_ByContent, SeparateLayer):
         super().__post_init__()
 
     def trust_region(self) -> Region:
-        """What is measured, and how it is held."""
+        """Return what is measured, and how it is held. See `SeparateLayer`."""
         return Wasserstein(self.form)
 
 
@@ -145,7 +145,7 @@ class FrobeniusProjection(_ByContent, SeparateLayer):
     __call__ = SeparateLayer.forward
 
     def trust_region(self) -> Region:
-        """What is measured, and how it is held."""
+        """Return what is measured, and how it is held. See `SeparateLayer`."""
         return Frobenius(self.whitened)
 
 
@@ -164,6 +164,13 @@ class JointKLProjection(_ByContent, JointLayer):
 
     Raises:
         ValueError: If the bound is a number that is not positive and finite.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from trpl import DiagGaussian
+        >>> old = DiagGaussian(jnp.zeros((5, 2)), jnp.ones((5, 2)))
+        >>> JointKLProjection(0.5)(DiagGaussian(old.mean + 2.0, old.std), old).mean[0].round(4)
+        Array([0.7071, 0.7071], dtype=float32)
     """
 
     bound: Bound

@@ -28,10 +28,16 @@ Bound = Any
 
 
 class Audit(NamedTuple):
-    """What a projection did, state by state.
+    """Hold what a projection did, state by state.
 
-    `before` and `after` are the distances of the predicted and the projected policy from the old one; a multiplier is
-    0, and a mask False, where the bound did not bind. `entropy_multiplier` is that of the joint projection, else None.
+    Args:
+        before: The distances of the predicted policy from the old one.
+        after: The distances of the projected policy from the old one.
+        mean_multiplier: The Lagrangian multiplier of the mean's bound; 0 where the bound did not bind.
+        cov_multiplier: That of the covariance's bound.
+        mean_projected: Which means were outside.
+        cov_projected: Which covariances were outside.
+        entropy_multiplier: That of the joint projection's entropy, else None.
     """
 
     before: Parts

@@ -52,7 +52,11 @@ class SeparateLayer:
     if TYPE_CHECKING:  # each layer says this of itself
 
         def trust_region(self) -> Region:
-            """What is measured, and how it is held."""
+            """Return what is measured, and how it is held.
+
+            Returns:
+                The region, a value that can be hashed.
+            """
             ...
 
     def check_bounds(self) -> None:
@@ -135,6 +139,9 @@ class SeparateLayer:
             old: The policy that collected the data.
             mean_bound: As it was given to the layer's call.
             cov_bound: As it was given to the layer's call.
+
+        Returns:
+            The measurements, state by state.
         """
         host = type(self).host
         with host.auditing():

@@ -11,7 +11,13 @@ from trpl.settings import Config
 
 
 class Style(NamedTuple):
-    """How a method looks in figures: `colour` on white, `dark` on a dark page, `dash` in SVG's terms ("" is solid)."""
+    """Say how a method looks in figures.
+
+    Args:
+        colour: The colour on a white page.
+        dark: The colour on a dark page.
+        dash: The dashes in SVG's terms; "" is a solid line.
+    """
 
     colour: str
     dark: str
@@ -19,14 +25,29 @@ class Style(NamedTuple):
 
 
 class LayerSpec(NamedTuple):
-    """Which layer a method trains through: a class of this name in `trpl.jax` and in `trpl.torch`."""
+    """Say which layer a method trains through.
+
+    Args:
+        kind: The name of a class in `trpl.jax` and in `trpl.torch`.
+        arguments: The layer's arguments, and the setting that gives each.
+        bounds_kl: Whether its bounds are of a KL divergence.
+    """
 
     kind: str
-    arguments: Mapping[str, str]  # the layer's argument → the setting that gives it
-    bounds_kl: bool = False  # whether its bounds are of a KL divergence
+    arguments: Mapping[str, str]
+    bounds_kl: bool = False
 
     def build(self, framework: Any, settings: Mapping[str, Any], **options: Any) -> Any:
-        """Make the layer of a framework (`trpl.jax` or `trpl.torch`), unchecked; a setting that is None is left out."""
+        """Make the layer of a framework, which does not look at values.
+
+        Args:
+            framework: The module `trpl.jax` or `trpl.torch`.
+            settings: The method's settings by name; one that is None is left out.
+            **options: Further arguments of the layer.
+
+        Returns:
+            The layer.
+        """
         given = {word: settings.get(name) for word, name in self.arguments.items()}
         given = {word: value for word, value in given.items() if value is not None}
         return getattr(framework, self.kind)(**given, **options, check=False)
@@ -82,13 +103,32 @@ class Method:
             object.__setattr__(self, "label", self.name.upper())
 
     def configure(self, values: Mapping[str, Any]) -> Config:
-        """Make the configuration with these settings."""
+        """Make the configuration with these settings.
+
+        Args:
+            values: Settings by name.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ConfigError: A value is out of range, or the settings do not fit together.
+        """
         if self.check is not None:
             self.check(values)
         return self.settings(method=self.name, **values)
 
     def algorithm(self, config: Config, *, obs_size: int, action_size: int) -> Any:
-        """Make the algorithm for these settings."""
+        """Make the algorithm for these settings.
+
+        Args:
+            config: The settings.
+            obs_size: The length of an observation.
+            action_size: The number of action dimensions.
+
+        Returns:
+            What `make` gives: a `trpl.algorithms.base.Algorithm`.
+        """
         make = self.make
         if isinstance(make, str):
             module, name = make.split(":")

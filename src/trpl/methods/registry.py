@@ -67,18 +67,36 @@ def _kind(owner: type[Config], name: str) -> Any:
 
 
 def methods() -> tuple[Method, ...]:
-    """List all methods, those of the paper's Table 1 first and in its order."""
+    """List all methods.
+
+    Returns:
+        The methods, those of the paper's Table 1 first and in its order.
+    """
     _load()
     return tuple(sorted(_methods.values(), key=lambda m: (m.row is None, m.row or 0, m.name)))
 
 
 def names() -> tuple[str, ...]:
-    """List the names of all methods."""
+    """List the names of all methods.
+
+    Returns:
+        The names, in the order of `methods`.
+    """
     return tuple(method.name for method in methods())
 
 
 def find(name: str) -> Method:
-    """Look up a method by its name."""
+    """Look up a method by its name.
+
+    Args:
+        name: The name, "kl" for example.
+
+    Returns:
+        The method.
+
+    Raises:
+        ConfigError: There is no such method.
+    """
     _load()
     if name not in _methods:
         raise ConfigError(f"there is no method {name!r}; there are {', '.join(names())}{nearest(name, names())}")
@@ -86,13 +104,24 @@ def find(name: str) -> Method:
 
 
 def known(name: str) -> Method | None:
-    """Look up a method that may not be there: records may come from elsewhere."""
+    """Look up a method that may not be there: records may come from elsewhere.
+
+    Args:
+        name: The name.
+
+    Returns:
+        The method, or None.
+    """
     _load()
     return _methods.get(name)
 
 
 def settings() -> dict[str, dataclasses.Field]:
-    """List the settings of all methods by name, those that every method has first."""
+    """List the settings of all methods.
+
+    Returns:
+        The declarations by name, those that every method has first.
+    """
     families = [Config, *(method.settings for method in methods())]
     return {field.name: field for family in reversed(families) for field in dataclasses.fields(family)} | {
         field.name: field for field in dataclasses.fields(Config)
@@ -100,7 +129,11 @@ def settings() -> dict[str, dataclasses.Field]:
 
 
 def layers() -> dict[str, LayerSpec]:
-    """List the trust-region layers by the names of the methods that train through them, for other libraries' hosts."""
+    """List the trust-region layers, for other libraries' hosts.
+
+    Returns:
+        Layers by the names of the methods that train through them.
+    """
     return {method.name: method.layer for method in methods() if method.layer and not method.controls_entropy}
 
 
@@ -110,14 +143,32 @@ def having(name: str) -> tuple[str, ...]:
 
 
 def check_names(given: Iterable[str]) -> None:
-    """Refuse settings that no method has, with the nearest right one."""
+    """Refuse settings that no method has, with the nearest right one.
+
+    Args:
+        given: Names of settings.
+
+    Raises:
+        ConfigError: One of them does not exist.
+    """
     for name in given:
         if name not in settings():
             raise ConfigError(f"there is no setting {name!r}{meant(name, settings())}")
 
 
 def configure(method: str, values: Mapping[str, Any]) -> Config:
-    """Make a configuration from settings by name; None for a setting that the method does not have is passed over."""
+    """Make a configuration from settings by name.
+
+    Args:
+        method: The name of a method.
+        values: Settings by name; None for one that the method does not have is passed over.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: There is no such method or setting, or a value is out of range.
+    """
     found = find(method)
     own = found.settings.names()
     check_names(values)
@@ -128,7 +179,17 @@ def configure(method: str, values: Mapping[str, Any]) -> Config:
 
 
 def config_from_json(values: Any) -> Config:
-    """Read back what `Config.to_json` gave, also of earlier versions."""
+    """Read back what `Config.to_json` gave, also of earlier versions.
+
+    Args:
+        values: The content of a `config.json`, or of its settings.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: It holds settings that do not exist, or not with these values.
+    """
     if not isinstance(values, Mapping):
         raise ConfigError(f"settings by name were wanted, not {values!r}")
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
@@ -136,7 +197,14 @@ def config_from_json(values: Any) -> Config:
 
 
 def load_plugin(word: str) -> None:
-    """Import a module, or a file that ends in .py, which registers methods."""
+    """Import a module, or a file that ends in .py, which registers methods.
+
+    Args:
+        word: The module's name, or the file's path.
+
+    Raises:
+        ConfigError: It cannot be imported.
+    """
     if word in _plugins:
         return
     try:
@@ -156,7 +224,11 @@ def load_plugin(word: str) -> None:
 
 
 def plugins() -> tuple[str, ...]:
-    """List the plugins that were loaded by name, for processes started from this one."""
+    """List the plugins that were loaded by name, for processes started from this one.
+
+    Returns:
+        The words they were loaded by.
+    """
     return tuple(_plugins)
 
 

@@ -50,7 +50,11 @@ class TrustRegion(PolicyEpochs):
         return self.entropy_schedule != "none"
 
     def check_together(self) -> None:
-        """Refuse entropy control and regression that are only half configured."""
+        """Refuse entropy control and regression that are only half configured.
+
+        Raises:
+            ConfigError: Something is missing, or given although it means nothing.
+        """
         super().check_together()
         schedule = f"entropy_schedule {self.entropy_schedule!r}"
         if self.entropy_controlled:

@@ -135,7 +135,21 @@ class Policy:
 
 
 def load_policy(run: str | Path) -> Policy:
-    """Return the policy in the newest sound checkpoint of a run folder, or in the checkpoint folder given."""
+    """Load a trained policy that acts with NumPy alone.
+
+    Args:
+        run: A run folder, whose newest sound checkpoint is taken, one of its checkpoint folders, or RUN/best.
+
+    Returns:
+        The policy: `action = policy(observation)`.
+
+    Raises:
+        CheckpointError: There is no sound checkpoint.
+
+    Example:
+        policy = load_policy("runs/Hopper-v4/kl/seed-0")
+        action = policy(observation)
+    """
     arrays, meta = read_checkpoint(newest_checkpoint(run), part="policy")
     shift, scale = arrays.pop("observation/shift"), arrays.pop("observation/scale")
     actions = take_action_map(arrays)

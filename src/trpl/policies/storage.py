@@ -42,9 +42,18 @@ def write_checkpoint(
     keep: int = 2,
     name: str | None = None,
 ) -> Path:
-    """Write `parts` (file name → arrays by name) as the checkpoint of `epoch`; keep it and `keep - 1` before it.
+    """Write a checkpoint whole or not at all.
 
-    With a `name` it stands beside the numbered ones and is replaced by the next of that name.
+    Args:
+        run: The run folder.
+        epoch: Its number.
+        parts: Arrays by name, by the name of their file.
+        meta: What JSON can hold of the rest.
+        keep: How many numbered checkpoints stay, this one counted.
+        name: A name beside the numbered ones; the next checkpoint of that name replaces it.
+
+    Returns:
+        The checkpoint folder.
     """
     from safetensors.numpy import save
 
@@ -71,7 +80,14 @@ def write_checkpoint(
 
 
 def checkpoint_folders(run: str | Path) -> list[Path]:
-    """List the checkpoints of a run, newest first, sound or not."""
+    """List the checkpoints of a run, sound or not.
+
+    Args:
+        run: The run folder.
+
+    Returns:
+        Their folders, newest first.
+    """
     return sorted((p for p in (Path(run) / FOLDER).glob("[0-9]" * 8) if p.is_dir()), reverse=True)
 
 
@@ -84,7 +100,14 @@ def best_or_same(path: str | Path) -> Path:
 def newest_checkpoint(run: str | Path) -> Path:
     """Find the newest sound checkpoint of a run; a broken one is named in a warning and passed over.
 
-    A checkpoint folder, or RUN/best, stands for itself.
+    Args:
+        run: The run folder; a checkpoint folder, or RUN/best, stands for itself.
+
+    Returns:
+        The checkpoint folder.
+
+    Raises:
+        CheckpointError: There is none.
     """
     run = best_or_same(run)
     if (run / MANIFEST).exists():
@@ -105,7 +128,17 @@ def newest_checkpoint(run: str | Path) -> Path:
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """Return the manifest's content, after comparing every checksum."""
+    """Compare every checksum of a checkpoint.
+
+    Args:
+        folder: The checkpoint folder.
+
+    Returns:
+        The content of its manifest.
+
+    Raises:
+        CheckpointError: A file is missing or damaged.
+    """
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         content = manifest["content"]
@@ -132,9 +165,17 @@ def check(folder: Path) -> dict[str, Any]:
 
 
 def read_checkpoint(folder: Path, *, part: str) -> tuple[Arrays, dict[str, Any]]:
-    """Read the arrays of one part, and the checkpoint's meta data with its `epoch`.
+    """Read one part of a checkpoint.
 
-    Refuses what does not match its checksum.
+    Args:
+        folder: The checkpoint folder.
+        part: The name of the part.
+
+    Returns:
+        Its arrays by name, and the checkpoint's meta data with its `epoch`.
+
+    Raises:
+        CheckpointError: A file is missing or does not match its checksum.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load

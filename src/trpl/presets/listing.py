@@ -16,7 +16,11 @@ SHOWN = (  # the rows of the paper's tables, in their order
 
 
 def all_presets() -> str:
-    """Show the three tables, and the named sweeps."""
+    """Show the paper's tables of settings, and the named sweeps.
+
+    Returns:
+        The text.
+    """
     blocks = []
     for table in TABLES.values():
         columns = {method: preset(method, table.tasks[0]) for method in names()}
@@ -29,7 +33,15 @@ def all_presets() -> str:
 
 
 def one_preset(method: str, env_id: str) -> str:
-    """Show every setting of one method on one task, with what it means."""
+    """Show every setting of one method on one task, with what it means.
+
+    Args:
+        method: The name of a method.
+        env_id: The name of an environment.
+
+    Returns:
+        The text.
+    """
     config, owner = preset(method, env_id), find(method).settings
     own = [name for name in owner.names() if name not in ("method", "env_id", "source")]
     rows = [[name, shown(getattr(config, name)), owner.field(name).metadata["help"]] for name in own]

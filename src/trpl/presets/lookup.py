@@ -13,7 +13,14 @@ AS_RELEASED = "as_released"  # short for all switches of the authors' release, w
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> None:
-    """Refuse what `preset` does not take: settings that no method has."""
+    """Refuse what `preset` does not take: settings that no method has.
+
+    Args:
+        overrides: Settings by name.
+
+    Raises:
+        ConfigError: A setting does not exist.
+    """
     check_names(name for name in overrides if name != AS_RELEASED)
     if type(overrides.get(AS_RELEASED, True)) is not bool:
         raise ConfigError(f"{AS_RELEASED} wants true or false, not {overrides[AS_RELEASED]!r}")
@@ -33,6 +40,12 @@ def preset(method: str, env_id: str, **overrides: Any) -> Config:
 
     Raises:
         ConfigError: There is no such method or setting, or a value is out of range.
+
+    Example:
+        >>> from trpl.presets import preset
+        >>> config = preset("kl", "Hopper-v4", seed=3)
+        >>> config.mean_bound, config.cov_bound, config.seed
+        (0.03, 0.001, 3)
     """
     found = find(method)
     check_overrides(overrides)

@@ -24,7 +24,11 @@ class NamedSweep(NamedTuple):
 
 @cache
 def named_sweeps() -> Mapping[str, NamedSweep]:
-    """List the sweeps by name."""
+    """List the sweeps of the paper.
+
+    Returns:
+        The sweeps by name.
+    """
     paper = [method for method in methods() if method.row is not None]
     plain = [method for method in paper if not method.controls_entropy]
     return {

@@ -13,14 +13,29 @@ from trpl.runs.folder import CURVE, EVALUATIONS, METRICS, read_config
 
 
 def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
-    """Write the learning curve of a run as PNG, into its folder by default; gives the file."""
+    """Write the learning curve of a run as PNG.
+
+    Args:
+        run: The run folder.
+        out: The file; in the run folder by default.
+
+    Returns:
+        The file.
+    """
     path = Path(out) if out is not None else Path(run) / CURVE
     curve_figure(run).savefig(path, dpi=150)
     return path
 
 
 def curve_figure(run: str | Path) -> "Figure":
-    """Draw return over environment steps, evaluations with their spread and training episodes; the KL below."""
+    """Draw return over environment steps, evaluations with their spread and training episodes; the KL below.
+
+    Args:
+        run: The run folder.
+
+    Returns:
+        The figure.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

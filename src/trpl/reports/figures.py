@@ -259,9 +259,21 @@ VARIANTS = ("kl-change", "curves", "entropy-curves")  # figures whose methods ca
 
 
 def write_figure(name: str, runs: Iterable[str | Path], out: str | Path, *, by: Sequence[str] = ()) -> list[Path]:
-    """Figure `name` of the paper into folder `out` as PNG and SVG, from the run folders in `runs`; returns the files.
+    """Write a figure of the paper as PNG and SVG.
 
-    `interpolation` needs no runs.
+    Args:
+        name: The figure, one of `FIGURES`.
+        runs: Run folders, or folders of them; `interpolation` needs none.
+        out: The folder for the files.
+        by: Settings that tell variants of a method apart.
+
+    Returns:
+        The files.
+
+    Raises:
+        ValueError: There is no such figure.
+        UsageError: The figure tells runs apart itself, so `by` means nothing to it.
+        RecordError: The runs do not have what the figure shows, or their records are damaged.
     """
     if name not in FIGURES:
         raise ValueError(f"no figure {name!r}; there are {', '.join(FIGURES)}")

@@ -48,10 +48,22 @@ def write_report(
     by: Sequence[str] = (),
     figures: bool = True,
 ) -> Path:
-    """Write the report of all run folders in `runs` into folder `out`; return the page.
+    """Write a report: one HTML page with tables, curves and the constraint audit, and files beside it.
 
-    Runs of one method on one task are averaged, and must not differ in any setting but the seed; `by` names settings
-    that tell variants of a method apart. `figures=False` leaves out the PNG and SVG files.
+    Args:
+        runs: Run folders, or folders of them. Runs of one method on one task are averaged, and must not differ in any
+            setting but the seed.
+        out: The folder for the page.
+        title: The heading of the page.
+        by: Settings that tell variants of a method apart.
+        figures: Whether to write PNG and SVG files too.
+
+    Returns:
+        The page.
+
+    Raises:
+        RecordError: There are no runs, their records are damaged, or runs of one kind differ in a setting that is not
+            in `by`.
     """
     report = build(runs, title=title, by=by)
     out = Path(out)

@@ -15,15 +15,26 @@ def generalised_advantages(
     gae_lambda: float | jax.Array,
     released_time_limits: bool = False,
 ) -> jax.Array:
-    """Advantages [T, N] of Schulman et al. (2016), from arrays [T, N].
+    """Compute generalised advantages (Schulman et al. 2016).
 
-    δ_t = r_t + γ V(s′_t)(1 − terminated_t) − V(s_t)
-    A_t = δ_t + γλ (1 − (terminated_t ∨ truncated_t)) A_{t+1}
+        δ_t = r_t + γ V(s′_t)(1 − terminated_t) − V(s_t)
+        A_t = δ_t + γλ (1 − (terminated_t ∨ truncated_t)) A_{t+1}
 
     s′_t is the true next state, before any reset: a time limit, and the end of the rollout, are bootstrapped from it;
     only `terminated` says that nothing comes after. Returns for the value function are A + V.
 
-    With `released_time_limits`, as in the authors' release, A = 0 and so A + V = V(s) at a time limit.
+    Args:
+        rewards: r [T, N].
+        values: V(s) [T, N].
+        next_values: V(s′) [T, N].
+        terminated: Whether a step ended its episode [T, N].
+        truncated: Whether a step met a time limit [T, N].
+        discount: γ.
+        gae_lambda: λ.
+        released_time_limits: Whether A = 0, and so A + V = V(s), at a time limit, as in the authors' release.
+
+    Returns:
+        Advantages [T, N].
     """
     residuals = rewards + discount * next_values * (1.0 - terminated) - values
     if released_time_limits:

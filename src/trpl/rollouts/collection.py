@@ -22,24 +22,41 @@ class Actor(Protocol):
     `trpl.policies.acting.Actor` is one.
     """
 
-    def mean(self, observations: np.ndarray) -> np.ndarray: ...
+    def mean(self, observations: np.ndarray) -> np.ndarray:
+        """Return the mean action: what acts when no noise is wanted."""
+        ...
 
-    def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray: ...
+    def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Return an action for each observation, from standard normal noise."""
+        ...
 
-    def prepared(self, noise: np.ndarray) -> tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], np.ndarray]: ...
+    def prepared(self, noise: np.ndarray) -> tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], np.ndarray]:
+        """Prepare a loop over single observations: what does `sample`'s work, and the noise for it."""
+        ...
 
 
 class Rollout(NamedTuple):
-    """T steps of N environments, time first."""
+    """Hold T steps of N environments, time first.
 
-    observations: np.ndarray  # float32 [T, N, obs], normalised: what the policy saw
-    next_observations: np.ndarray  # float32 [T, N, obs], normalised, the true next one, before any reset
-    actions: np.ndarray  # float32 [T, N, act], raw
-    rewards: np.ndarray  # float32 [T, N], normalised where rewards are
-    terminated: np.ndarray  # bool [T, N]
-    truncated: np.ndarray  # bool [T, N]
-    episode_returns: np.ndarray  # float64 [episodes that finished], raw rewards
-    episode_lengths: np.ndarray  # int64 [episodes that finished]
+    Args:
+        observations: float32 [T, N, obs], normalised: what the policy saw.
+        next_observations: float32 [T, N, obs], normalised, the true next one, before any reset.
+        actions: float32 [T, N, act], raw.
+        rewards: float32 [T, N], normalised where rewards are.
+        terminated: bool [T, N].
+        truncated: bool [T, N].
+        episode_returns: float64, of each episode that finished, raw rewards.
+        episode_lengths: int64, of each episode that finished.
+    """
+
+    observations: np.ndarray
+    next_observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    episode_returns: np.ndarray
+    episode_lengths: np.ndarray
 
 
 class Steps(NamedTuple):
@@ -86,7 +103,19 @@ class Collector:
         self._begin()
 
     def collect(self, actor: Actor, *, num_steps: int, iteration: int) -> Rollout:
-        """`num_steps` steps of every environment; exploration noise is a function of (seed, iteration)."""
+        """Do steps of every environment.
+
+        Args:
+            actor: What acts.
+            num_steps: Steps of each environment.
+            iteration: The number of this rollout; exploration noise is a function of (seed, iteration).
+
+        Returns:
+            The rollout, arrays [T, N, ...].
+
+        Raises:
+            FaultyEnvironmentError: An environment raised, or returned something that is not a number.
+        """
         shape = (num_steps, self.num_envs)
         steps = observations, actions, rewards, terminated, truncated = Steps(
             observations=np.empty((*shape, self.observation_size), np.float32),
@@ -158,7 +187,11 @@ class Collector:
         return final_observations
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Everything needed to go on: named arrays, and a dictionary that JSON can hold."""
+        """Describe everything needed to go on.
+
+        Returns:
+            Named arrays, and a dictionary that JSON can hold.
+        """
         arrays = {
             "observations": self._raw.copy(),
             "normalised": np.array(self._normalised),
@@ -171,7 +204,16 @@ class Collector:
         return arrays | environment_arrays, {"env_id": self.env_id, **environment_meta}
 
     def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-        """Go back to what `state` described, by doing the unfinished episodes again."""
+        """Go back to what `state` described, by doing the unfinished episodes again.
+
+        Args:
+            arrays: The arrays that `state` gave.
+            meta: The dictionary that `state` gave.
+
+        Raises:
+            ValueError: They are of another environment, or of another number of environments.
+            ReplayError: An episode, done again, takes another course.
+        """
         if meta["env_id"] != self.env_id or len(meta["environments"]) != self.num_envs:
             raise ValueError(
                 f"the saved state is of {len(meta['environments'])} × {meta['env_id']}, not of"

@@ -29,11 +29,24 @@ SUPPORTED_SPACES = (
 
 
 def make_environment(env_id: str, *, render_mode: str | None = None, **kwargs: Any) -> gym.Env:
-    """Make the Gymnasium environment `env_id`, its spaces checked; `kwargs` are its own arguments.
+    """Make a Gymnasium environment and check its spaces.
 
     Gymnasium's passive checker stays off: `Environment` does the checks that matter at a tenth of the cost. Its notice
     that a v4 task has a successor is silenced, since v4 is what published results compare with, and so is MuJoCo's
     about the v4 models' XML, which it would also append to a log file in the working directory.
+
+    Args:
+        env_id: The name of the environment.
+        render_mode: As Gymnasium has it.
+        **kwargs: The environment's own arguments.
+
+    Returns:
+        The environment.
+
+    Raises:
+        UnknownEnvironmentError: There is no environment of that name.
+        UnsupportedSpaceError: Its observations or actions are not vectors.
+        FaultyEnvironmentError: It cannot be made.
     """
     options: dict[str, Any] = (
         kwargs if render_mode is None else kwargs | {"render_mode": render_mode}
@@ -153,7 +166,14 @@ class Environment:
         self._guarded_reset(seed=seed)  # seeds the generator; episodes then draw from it
 
     def begin(self, *, seed: int | None = None) -> np.ndarray:
-        """Start the next episode, from the environment's own generator or, with `seed`, from a fresh one."""
+        """Start the next episode.
+
+        Args:
+            seed: A fresh generator's seed; the environment's own generator by default.
+
+        Returns:
+            The first observation (float64).
+        """
         self.episode += 1
         self.num_steps = 0
         self._taken = []
@@ -161,7 +181,17 @@ class Environment:
         return self._guarded_reset(seed=seed)
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        """Take a step: observation (float64), reward, terminated, truncated. `action` is kept: do not write to it."""
+        """Take a step.
+
+        Args:
+            action: The action, which is kept: do not write to it.
+
+        Returns:
+            Observation (float64), reward, terminated, truncated.
+
+        Raises:
+            FaultyEnvironmentError: The environment raised, or returned something that is not a number.
+        """
         self.num_steps += 1
         taken = action
         if self.action_map is not None:
@@ -188,7 +218,14 @@ class Environment:
         raise self._fault(f"reward is {reward!r}, not a finite number")
 
     def state(self) -> tuple[np.ndarray, dict[str, Any]]:
-        """How the current episode came about: the actions taken [steps, act] and what JSON can hold of the rest."""
+        """Describe how the current episode came about.
+
+        Returns:
+            The actions taken [steps, act], and what JSON can hold of the rest.
+
+        Raises:
+            ReplayError: The environment has no NumPy generator, so its episodes cannot be done again.
+        """
         if self._generator_state is None:
             raise ReplayError(
                 f"{self.env_id} has no NumPy generator at env.unwrapped.np_random, so it cannot be replayed"
@@ -197,7 +234,16 @@ class Environment:
         return actions, {"generator": self._generator_state, "episode": self.episode}
 
     def restore(self, actions: np.ndarray, meta: Mapping[str, Any], *, observation: np.ndarray) -> None:
-        """Do the episode again, and check that it leads to `observation`, bit for bit."""
+        """Do an episode again, and check that it leads to the same observation, bit for bit.
+
+        Args:
+            actions: The actions taken [steps, act].
+            meta: What `state` gave besides.
+            observation: Where the episode stood.
+
+        Raises:
+            ReplayError: It leads elsewhere.
+        """
         self.gym_env.unwrapped.np_random.bit_generator.state = dict(meta["generator"])
         self.episode = int(meta["episode"]) - 1
         reached = self.begin()
@@ -236,10 +282,19 @@ class Environment:
         return vector
 
     def position(self) -> tuple[int, int]:
-        """Episode and step, which change with every call of `begin` and `step`: what a time-out looks at."""
+        """Tell where the environment is: what a time-out looks at.
+
+        Returns:
+            Episode and step, which change with every call of `begin` and `step`.
+        """
         return self.episode, self.num_steps
 
     def where(self) -> str:
+        """Say where the environment is, for messages.
+
+        Returns:
+            Its name, number, episode and step.
+        """
         return f"{self.env_id} (environment {self.index}), episode {self.episode}, step {self.num_steps}"
 
     def _explained(self, call: str, error: BaseException, *, wanted: str) -> FaultyEnvironmentError:

@@ -30,10 +30,15 @@ class Normaliser(Protocol):
 
 
 class Evaluation(NamedTuple):
-    """One entry per episode."""
+    """Hold one entry per episode.
 
-    returns: np.ndarray  # float64, sums of raw rewards
-    lengths: np.ndarray  # int64
+    Args:
+        returns: float64, sums of raw rewards.
+        lengths: int64, numbers of steps.
+    """
+
+    returns: np.ndarray
+    lengths: np.ndarray
 
 
 class Episode(NamedTuple):
@@ -57,7 +62,17 @@ class Evaluator:
         self._left_over: list[int] = []  # steps that count towards the time limit of each test environment
 
     def evaluate(self, actor: Actor, normaliser: Normaliser, *, epoch: int, num_episodes: int = 5) -> Evaluation:
-        """Episodes whose starts are a function of (seed, epoch, episode) alone."""
+        """Run noise-free episodes, whose starts are a function of (seed, epoch, episode) alone.
+
+        Args:
+            actor: What acts.
+            normaliser: The observation statistics, which are not changed.
+            epoch: The epoch that is evaluated.
+            num_episodes: How many.
+
+        Returns:
+            The return and the length of each episode.
+        """
 
         def run(number: int, limit: int = STEP_LIMIT) -> Episode:
             seed = derived_seed(self.seed, epoch, number, EVALUATION_STREAM)
@@ -81,10 +96,19 @@ class Evaluator:
         )
 
     def state(self) -> dict[str, Any]:
-        """What the next evaluation depends on besides its arguments."""
+        """Describe what the next evaluation depends on besides its arguments.
+
+        Returns:
+            A dictionary that JSON can hold.
+        """
         return {"left_over": self._left_over}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to what `state` described.
+
+        Args:
+            state: What `state` gave.
+        """
         self._left_over = [int(steps) for steps in state.get("left_over", ())]
 
     def close(self) -> None:

@@ -48,7 +48,14 @@ class ObservationNormaliser:
         return standardise(observation, self.mean, self.scale, self.clip)
 
     def observe(self, observation: np.ndarray) -> np.ndarray:
-        """Take in one observation [obs] or a batch [N, obs], then normalise it."""
+        """Take in observations, then normalise them.
+
+        Args:
+            observation: One [obs] or a batch [N, obs].
+
+        Returns:
+            The same, normalised.
+        """
         if not self.enabled:
             return observation.astype(np.float32)
         if observation.ndim > 1:
@@ -89,15 +96,31 @@ class ObservationNormaliser:
         self.count = total
 
     def state(self) -> dict[str, np.ndarray]:
+        """Describe the statistics.
+
+        Returns:
+            Named arrays.
+        """
         return {"count": np.array(self.count), "mean": self.mean.copy(), "sum_squares": self._sum_squares.copy()}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go back to what `state` described.
+
+        Args:
+            arrays: What `state` gave.
+        """
         self.count = int(arrays["count"])
         self.mean = np.array(arrays["mean"], dtype=np.float64)
         self._sum_squares = np.array(arrays["sum_squares"], dtype=np.float64)
 
     def start_from(self, mean: np.ndarray, scale: np.ndarray, *, count: int = 2048) -> None:
-        """Begin with the statistics of another run, as if of `count` observations."""
+        """Begin with the statistics of another run.
+
+        Args:
+            mean: The mean of its observations.
+            scale: Their standard deviation.
+            count: As if of so many observations.
+        """
         if self.enabled:
             self.count = count
             self.mean = np.array(mean, dtype=np.float64)
@@ -176,6 +199,11 @@ class RewardNormaliser:
         return discounted
 
     def state(self) -> dict[str, np.ndarray]:
+        """Describe the statistics.
+
+        Returns:
+            Named arrays.
+        """
         return {
             "count": np.array(self.count),
             "mean": np.array(self.mean),
@@ -184,6 +212,11 @@ class RewardNormaliser:
         }
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go back to what `state` described.
+
+        Args:
+            arrays: What `state` gave.
+        """
         self.count = int(arrays["count"])
         self.mean, self._sum_squares = np.float64(arrays["mean"]), np.float64(arrays["sum_squares"])
         self.discounted = np.array(arrays["discounted"], dtype=np.float64)

@@ -12,7 +12,14 @@ LOCAL = "local"  # the name space of environments that only this process knows
 
 
 class Task(NamedTuple):
-    """Gymnasium's name of an environment, its arguments, and what is done to actions (`trpl.policies.actions`)."""
+    """Name an environment and what is done to its actions.
+
+    Args:
+        env_id: Gymnasium's name of the environment.
+        kwargs: Its own arguments.
+        units: "raw", or "box": the policy's actions are in units of the action box.
+        clip: Whether actions are clipped to the box.
+    """
 
     env_id: str
     kwargs: Mapping[str, Any] = {}
@@ -28,7 +35,14 @@ def as_task(task: str | Task) -> Task:
 def register_local(env: gym.Env | Callable[..., gym.Env]) -> str:
     """Give an environment object, or a callable that makes one, a name that this process can make it by.
 
-    An object is copied each time one is made, since training and evaluation need one each.
+    Args:
+        env: The callable, or the object, which is copied each time: training and evaluation need one each.
+
+    Returns:
+        The name.
+
+    Raises:
+        TypeError: It is neither.
     """
     if isinstance(env, gym.Env):
         name, entry = type(env.unwrapped).__name__, lambda **_: copy.deepcopy(env)

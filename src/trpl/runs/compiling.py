@@ -11,15 +11,24 @@ def one_thread_flags() -> str:
     """Give XLA_FLAGS with one thread, unless they say how many already.
 
     At these sizes XLA's thread pool costs more than it gives, and runs share the machine.
+
+    Returns:
+        The value of the variable.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     return flags if "xla_cpu_multi_thread_eigen" in flags else f"{flags} {ONE_THREAD}".strip()
 
 
 def cache_variables(folder: str | Path) -> dict[str, str]:
-    """Give the variables that let JAX keep compiled code in `folder`, apart for each machine.
+    """Give the variables that let JAX keep compiled code, apart for each machine.
 
     Compiling takes seconds and is the same for every seed; a truncated entry is noticed by JAX and compiled again.
+
+    Args:
+        folder: Where to keep it.
+
+    Returns:
+        Variables by name.
     """
     return {
         "JAX_COMPILATION_CACHE_DIR": str(Path(folder, socket.gethostname())),

@@ -32,6 +32,10 @@ def evaluate_run(path: str | Path, *, num_episodes: int | None = None, seed: int
 
     Returns:
         Return and length of each episode.
+
+    Raises:
+        RunError: The path leads to no run.
+        CheckpointError: There is no sound checkpoint, or its policy does not fit the environment.
     """
     run, checkpoint = locate(path)
     config, policy = read_config(run), load_policy(checkpoint)

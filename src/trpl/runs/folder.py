@@ -40,18 +40,38 @@ def default_folder(config: Config) -> Path:
 
 
 def place_of(config: Config) -> Path:
-    """Name a run's place among others: <env>/<method>/seed-<n>."""
+    """Name a run's place among others.
+
+    Args:
+        config: Its settings.
+
+    Returns:
+        <env>/<method>/seed-<n>.
+    """
     return Path(config.env_id, config.method, f"seed-{config.seed}")
 
 
 def is_run(folder: Path) -> bool:
-    """Tell whether a folder holds a run."""
+    """Tell whether a folder holds a run.
+
+    Args:
+        folder: Any folder.
+
+    Returns:
+        Whether a `config.json` is there.
+    """
     return (folder / CONFIG).exists()
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process alone; the lock goes with the process, however it ends.
+    """Hold a run folder for this process alone; the lock goes with the process, however it ends.
+
+    Args:
+        folder: The run folder.
+
+    Yields:
+        Nothing.
 
     Raises:
         RunError: Another process holds it.
@@ -67,7 +87,14 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def in_use(folder: Path) -> bool:
-    """Tell whether some process, on this machine or another that shares the disk, is working on a run."""
+    """Tell whether some process, on this machine or another that shares the disk, is working on a run.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        Whether it is locked.
+    """
     if not (folder / LOCK).exists():
         return False
     try:
@@ -78,7 +105,12 @@ def in_use(folder: Path) -> bool:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or as it was before."""
+    """Write a file so that it is there whole or as it was before.
+
+    Args:
+        path: The file.
+        content: Its new content.
+    """
     temporary = path.with_name(f"{path.name}.tmp")
     with open(temporary, "wb") as file:
         file.write(content)
@@ -88,7 +120,12 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Write everything needed to repeat the run."""
+    """Write everything needed to repeat the run.
+
+    Args:
+        folder: The run folder.
+        config: Its settings.
+    """
     about = {
         "config": config.to_json(),
         "versions": versions(),
@@ -142,7 +179,13 @@ def _now() -> str:
 
 
 def locate(path: str | Path) -> tuple[Path, Path]:
-    """Find run folder and checkpoint by a path to either: a run, one of its checkpoints, or RUN/best.
+    """Find run folder and checkpoint by a path to either.
+
+    Args:
+        path: A run, one of its checkpoints, or RUN/best.
+
+    Returns:
+        The run folder, and the checkpoint folder.
 
     Raises:
         RunError: It is none of these.
@@ -157,6 +200,12 @@ def locate(path: str | Path) -> tuple[Path, Path]:
 
 def read_config(folder: str | Path) -> Config:
     """Read the settings of a run.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        The configuration.
 
     Raises:
         RunError: The folder is not a run folder.
@@ -175,7 +224,17 @@ def read_config(folder: str | Path) -> Config:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """Read `config.json` as it is, its structure checked but not its settings: runs of any version can be reported."""
+    """Read `config.json` as it is, its structure checked but not its settings: runs of any version can be reported.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        Its content.
+
+    Raises:
+        RecordError: It is damaged.
+    """
     file = folder / CONFIG
     try:
         about = json.loads(file.read_bytes())

@@ -155,7 +155,13 @@ def digest(folder: Path, arrays: Iterable[tuple[str, Any]]) -> str:
 
 
 class Columns(NamedTuple):
-    """One record file: a row per epoch. `values` has a float array per key; a null or a missing key is NaN."""
+    """Hold one record file, a row per epoch.
+
+    Args:
+        epoch: The numbers of the epochs.
+        steps: Environment steps so far.
+        values: A float array per key; a null or a missing key is NaN.
+    """
 
     epoch: np.ndarray
     steps: np.ndarray
@@ -163,7 +169,17 @@ class Columns(NamedTuple):
 
 
 def read_columns(folder: Path, name: str, keys: Sequence[str], notes: list[str]) -> Columns:
-    """Read some columns of a record file; empty ones without the file. Of evaluations the key is "return", the mean."""
+    """Read some columns of a record file.
+
+    Args:
+        folder: The run folder.
+        name: The record file.
+        keys: The columns; of evaluations the key is "return", the mean.
+        notes: A list to which remarks about damaged lines are added.
+
+    Returns:
+        The columns by name; empty ones without the file.
+    """
     file = find(folder, name)
     rows = [] if file is None else read_rows(file, notes)
     if file is None or not rows:

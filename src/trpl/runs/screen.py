@@ -43,11 +43,19 @@ class Screen:
             self.live.stop()
 
     def draw(self, content: RenderableType) -> None:
-        """Replace what a live table shows."""
+        """Replace what a live table shows.
+
+        Args:
+            content: What rich can draw.
+        """
         assert isinstance(self.live, Live)
         self.live.update(content, refresh=True)
 
     def say(self, line: str) -> None:
-        """Write a line above what is live, or into the log."""
+        """Write a line above what is live, or into the log.
+
+        Args:
+            line: The line.
+        """
         if self.console is not None:
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)

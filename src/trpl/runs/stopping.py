@@ -25,7 +25,11 @@ class StopRequest(threading.Event):
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Yield an event set by the first SIGTERM or Ctrl-C; a second one interrupts as usual."""
+    """Catch the first SIGTERM or Ctrl-C while a context lasts; a second one interrupts as usual.
+
+    Yields:
+        An event that the first one sets, and that knows which signal it was.
+    """
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop

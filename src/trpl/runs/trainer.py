@@ -44,14 +44,23 @@ LEARNING_STREAM = 201  # third word of the seeds [seed, epoch, stream]
 
 
 class RunResult(NamedTuple):
-    """How a run ended."""
+    """Say how a run ended.
+
+    Args:
+        folder: The run folder.
+        finished: False when the run was asked to stop; `resume` goes on.
+        epochs: How many epochs are done.
+        final_return: The mean over the last 20 evaluations, None without any.
+        digest: A hash of weights, metrics and evaluations: equal for equal runs.
+        signal: What asked it to stop: SIGINT or SIGTERM.
+    """
 
     folder: Path
-    finished: bool  # False when it was asked to stop; `resume` goes on
+    finished: bool
     epochs: int
-    final_return: float | None  # mean over the last 20 evaluations, None without any
-    digest: str  # of weights, metrics and evaluations: equal for equal runs
-    signal: int | None = None  # what asked it to stop: SIGINT or SIGTERM
+    final_return: float | None
+    digest: str
+    signal: int | None = None
 
 
 Callback = Callable[[int, Mapping[str, float | None]], object]  # steps so far, scalars of the epoch
@@ -88,7 +97,15 @@ class Trainer:
         self._opened.close()
 
     def restore(self, *, other_versions: bool = False) -> None:
-        """Go back to the newest sound checkpoint; records of later epochs are cut off and will be written again."""
+        """Go back to the newest sound checkpoint; records of later epochs are cut off and will be written again.
+
+        Args:
+            other_versions: Go on although libraries have other versions than the run was computed with.
+
+        Raises:
+            RunError: Libraries have other versions.
+            ConfigError: The run is past the number of steps that is asked for.
+        """
         about = read_about(self.folder)
         self._check_versions(about, allowed=other_versions)
         if checkpoint_folders(self.folder):
@@ -127,7 +144,16 @@ class Trainer:
         return [epoch for epoch in found if epoch <= self.epoch]
 
     def run(self, progress: Progress, tracker: Any = None, callbacks: Sequence[Callback] = ()) -> RunResult:
-        """Do epochs until the end, or until SIGTERM or Ctrl-C; then a checkpoint."""
+        """Do epochs until the end, or until SIGTERM or Ctrl-C; then write a checkpoint.
+
+        Args:
+            progress: Where progress is shown.
+            tracker: As in `trpl.runs.run.train`.
+            callbacks: As in `trpl.runs.run.train`.
+
+        Returns:
+            Where the run is and how it ended.
+        """
         with self.advice():
             signal = self.epochs(progress, tracker, callbacks)
             return RunResult(
@@ -140,7 +166,16 @@ class Trainer:
             )
 
     def epochs(self, progress: Progress, tracker: Any, callbacks: Sequence[Callback]) -> int | None:
-        """Do the epochs that are left, and save; gives the signal that asked to stop."""
+        """Do the epochs that are left, and save.
+
+        Args:
+            progress: Where progress is shown.
+            tracker: As in `trpl.runs.run.train`.
+            callbacks: As in `trpl.runs.run.train`.
+
+        Returns:
+            The signal that asked to stop, or None.
+        """
         config = self.config
         tracked = (
             tracker(folder=self.folder, config=dataclasses.asdict(config)) if tracker else contextlib.nullcontext()
@@ -168,7 +203,17 @@ class Trainer:
         return stop.signal
 
     def step(self, events: Sequence[Callback]) -> tuple[dict[str, Any], float | None, bool]:
-        """Do one epoch: collect, learn, evaluate, record; gives metrics, evaluation, and whether to go on."""
+        """Do one epoch: collect, learn, evaluate, record.
+
+        Args:
+            events: Functions of steps and scalars.
+
+        Returns:
+            Metrics, the mean return of the evaluation, and whether to go on.
+
+        Raises:
+            RunError: A number of the update is not finite.
+        """
         config, started = self.config, time.perf_counter()
         with self.watchdog.watching(self.collector.environments.position):
             rollout = self.collector.collect(
@@ -201,7 +246,14 @@ class Trainer:
         return metrics | timing, evaluation, all(answer is not False for answer in answers)
 
     def evaluate(self, steps: int) -> float | None:
-        """Run noise-free episodes where this epoch has an evaluation; gives their mean return."""
+        """Run noise-free episodes where this epoch has an evaluation.
+
+        Args:
+            steps: Environment steps so far, for the record.
+
+        Returns:
+            The mean return, or None.
+        """
         if not self.config.evaluates(self.epoch):
             return None
         with self.watchdog.watching(self.evaluator.environment.position):
@@ -241,7 +293,15 @@ class Trainer:
 
     @contextlib.contextmanager
     def advice(self) -> Iterator[None]:
-        """Add to errors of the environment and of the disk what is saved and how to go on."""
+        """Add to errors of the environment and of the disk what is saved and how to go on.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            FaultyEnvironmentError: The environment raised, hung, or returned something that is not a number.
+            RunError: The disk is full, or cannot be written to.
+        """
         try:
             yield
         except FaultyEnvironmentError as error:
@@ -252,7 +312,11 @@ class Trainer:
             raise RunError(f"{self.folder} cannot be written: {os_problem(error)}. {self.how_to_go_on()}") from error
 
     def how_to_go_on(self) -> str:
-        """Say what is saved and how to resume."""
+        """Say what is saved and how to resume.
+
+        Returns:
+            A sentence.
+        """
         saved = f"It is saved up to epoch {self.saved}" if self.saved else "No checkpoint was due yet"
         return f"{saved}: once that is mended, go on with `trpl resume {self.folder}`"
 

@@ -112,7 +112,11 @@ class Config:
         self.check_together()
 
     def check_together(self) -> None:
-        """Refuse settings that do not fit each other; a family adds its own checks to these."""
+        """Refuse settings that do not fit each other; a family adds its own checks to these.
+
+        Raises:
+            ConfigError: Two of them do not.
+        """
         if not ENV_ID.fullmatch(self.env_id) or len(self.env_id) > 200:
             raise ConfigError(
                 f"env_id {self.env_id[:80]!r} is not a name of the form Name-v0, space/Name-v0 or module:Name-v0"
@@ -136,25 +140,52 @@ class Config:
             self.refuse("reward_clip", without="normalise_rewards")
 
     def need(self, *names: str, reason: str) -> None:
-        """Refuse a configuration in which one of these is None although `reason` needs it."""
+        """Refuse a configuration in which a setting is None although something needs it.
+
+        Args:
+            *names: The settings.
+            reason: What needs them, for the message.
+
+        Raises:
+            ConfigError: One of them is None.
+        """
         for name in names:
             if name in self.names() and getattr(self, name) is None:
                 raise ConfigError(f"{reason} needs {name} ({self.field(name).metadata['help']})")
 
     def refuse(self, *names: str, without: str) -> None:
-        """Refuse a configuration in which one of these is given although they mean nothing `without` something."""
+        """Refuse a configuration in which a setting is given although it means nothing.
+
+        Args:
+            *names: The settings.
+            without: What they would need, for the message.
+
+        Raises:
+            ConfigError: One of them is given.
+        """
         for name in names:
             if self.get(name) is not None:
                 raise ConfigError(f"{name} means nothing without {without}")
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """List the names of the settings."""
+        """List the names of the settings.
+
+        Returns:
+            The names.
+        """
         return tuple(field.name for field in dataclasses.fields(cls))
 
     @classmethod
     def field(cls, name: str) -> dataclasses.Field:
-        """Find the declaration of a setting, with its rules in `metadata`."""
+        """Find the declaration of a setting, with its rules in `metadata`.
+
+        Args:
+            name: The name of the setting.
+
+        Returns:
+            The field.
+        """
         return cls.__dataclass_fields__[name]
 
     @property
@@ -168,7 +199,14 @@ class Config:
         return min(self.num_epochs, math.ceil((self.stop_after or self.total_steps) / self.rollout_size))
 
     def evaluates(self, epoch: int) -> bool:
-        """Tell whether epoch 1, 2, ... ends with an evaluation."""
+        """Tell whether an epoch ends with an evaluation.
+
+        Args:
+            epoch: 1, 2, ...
+
+        Returns:
+            Whether it does.
+        """
         if not self.eval_every:
             return False
         fifth = self.num_epochs // 5
@@ -176,15 +214,33 @@ class Config:
         return in_window or epoch % self.eval_every == 0
 
     def get(self, name: str) -> Any:
-        """Look up a setting by name; None where this method does not have it."""
+        """Look up a setting by name.
+
+        Args:
+            name: The name of the setting.
+
+        Returns:
+            Its value; None where this method does not have it.
+        """
         return getattr(self, name) if name in self.names() else None
 
     def replace(self, **changes: Any) -> Self:
-        """Copy with other values."""
+        """Copy with other values.
+
+        Args:
+            **changes: Settings by name.
+
+        Returns:
+            The new configuration.
+        """
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the settings as values that JSON can hold."""
+        """Give the settings as values that JSON can hold.
+
+        Returns:
+            The settings by name.
+        """
         return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}
 
 
@@ -197,6 +253,15 @@ class PolicyEpochs(Config):
 
 
 def differing(one: Config, other: Config, *, apart_from: Iterable[str] = NOT_COMPARED) -> list[str]:
-    """Name the settings in which two configurations differ, but for those that change nothing."""
+    """Name the settings in which two configurations differ.
+
+    Args:
+        one: A configuration.
+        other: Another one.
+        apart_from: Settings that are not compared; those that change nothing by default.
+
+    Returns:
+        The names.
+    """
     names = dict.fromkeys((*one.names(), *other.names()))
     return [name for name in names if name not in apart_from and one.get(name) != other.get(name)]

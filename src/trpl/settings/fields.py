@@ -44,6 +44,9 @@ def setting(
         optional: Whether None is a value: the setting can be switched off.
         search: Where `trpl tune` looks for better values; settings without a range are left alone.
         hash: As of `dataclasses.field`; False for values that cannot be hashed.
+
+    Returns:
+        The field.
     """
     rules = {"above": above, "least": least, "below": below, "most": most}
     limits = {name: limit for name, limit in rules.items() if limit is not None}
@@ -53,7 +56,15 @@ def setting(
 
 
 def plain_type(field: dataclasses.Field, owner: type) -> type:
-    """Find the type of a setting's value, `X | None` counted as X."""
+    """Find the type of a setting's value, `X | None` counted as X.
+
+    Args:
+        field: The declaration of the setting.
+        owner: The dataclass it stands in.
+
+    Returns:
+        The type.
+    """
     hint = _type_hints(owner)[field.name]
     members = [t for t in typing.get_args(hint) if t is not types.NoneType]
     return members[0] if isinstance(hint, types.UnionType) else typing.get_origin(hint) or hint

@@ -77,6 +77,9 @@ def meant(name: str, known: Iterable[str], *, shown: str = "{}") -> str:
         name: The unknown name, with dashes or underscores.
         known: The names that exist, as settings are written in Python.
         shown: How a setting is written where the caller reads it, "--{}" on the command line.
+
+    Returns:
+        Words to go on with after the unknown name; none where nothing is near.
     """
     known, plain = list(known), name.strip("-").replace("-", "_").lower()
     if plain in WORDS:

@@ -8,7 +8,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Real:
-    """Numbers from `low` to `high`; with `log` every order of magnitude is as likely as any other."""
+    """Search real numbers.
+
+    Args:
+        low: The smallest.
+        high: The largest.
+        log: Whether every order of magnitude is as likely as any other.
+    """
 
     low: float
     high: float
@@ -20,7 +26,13 @@ class Real:
 
 @dataclass(frozen=True)
 class Whole:
-    """Whole numbers from `low` to `high`, both included."""
+    """Search whole numbers.
+
+    Args:
+        low: The smallest.
+        high: The largest.
+        log: Whether every order of magnitude is as likely as any other.
+    """
 
     low: int
     high: int
@@ -32,7 +44,11 @@ class Whole:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values without an order."""
+    """Search some values without an order.
+
+    Args:
+        options: The values.
+    """
 
     options: tuple[Any, ...]
 

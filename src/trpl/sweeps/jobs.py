@@ -75,7 +75,14 @@ class Job:
 
 
 def check_folder(job: Job) -> None:
-    """Refuse a folder that holds a run of another configuration, naming the difference."""
+    """Refuse a folder that holds a run of another configuration, naming the difference.
+
+    Args:
+        job: The job whose folder it is.
+
+    Raises:
+        ConfigError: The settings differ.
+    """
     if not is_run(job.folder):
         return
     found = read_config(job.folder)
@@ -96,7 +103,14 @@ def command(job: Job) -> list[str]:
 
 
 def options(settings: Mapping[str, Any]) -> list[str]:
-    """Write settings as options of the command line."""
+    """Write settings as options of the command line.
+
+    Args:
+        settings: Settings by name.
+
+    Returns:
+        The words.
+    """
     words = []
     for name, value in settings.items():
         flag = name.replace("_", "-")
@@ -120,10 +134,18 @@ def environment(compiled: Path) -> dict[str, str]:
 def start_worker(
     words: list[str], *, log: Path, compiled: Path, variables: Mapping[str, str] | None = None
 ) -> subprocess.Popen:
-    """Start a process that runs `trpl WORDS` on one thread, output added to `log`; it stops when its input is closed.
+    """Start a process that runs `trpl WORDS` on one thread; it stops when its input is closed.
 
-    `variables` are added to its environment: what must not stand in a command. It has a session of its own, so that
-    Ctrl-C reaches only whoever started it.
+    It has a session of its own, so that Ctrl-C reaches only whoever started it.
+
+    Args:
+        words: The words after `trpl`.
+        log: The file that its output is added to.
+        compiled: Where compiled code is kept.
+        variables: Added to its environment: what must not stand in a command.
+
+    Returns:
+        The process.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as out:
@@ -144,18 +166,37 @@ def start_job(job: Job) -> subprocess.Popen:
 
 
 def release(process: subprocess.Popen) -> None:
-    """Ask a worker to save and stop."""
+    """Ask a worker to save and stop.
+
+    Args:
+        process: The worker.
+    """
     if process.stdin is not None:
         process.stdin.close()
 
 
 def ended_badly(code: int) -> str:
-    """Say what an exit code says, in words."""
+    """Say what an exit code says, in words.
+
+    Args:
+        code: The exit code; negative ones are signals.
+
+    Returns:
+        Words that go on after "it".
+    """
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 def log_tail(log: Path, *, num_lines: int = 15) -> str:
-    """Return the last lines a job wrote."""
+    """Read the last lines a job wrote.
+
+    Args:
+        log: The log file.
+        num_lines: How many lines.
+
+    Returns:
+        The lines.
+    """
     if not log.exists():
         return "(it wrote no log)"
     with open(log, "rb") as file:

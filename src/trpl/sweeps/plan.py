@@ -62,10 +62,21 @@ class PlannedRun(NamedTuple):
 
 
 def planned_runs(name: str, *, seeds: Sequence[int] | None = None, overrides: Values | None = None) -> list[PlannedRun]:
-    """Return the runs of a named sweep or a TOML file, the first seed of everything first.
+    """List the runs of a sweep, the first seed of everything first.
 
-    `seeds` and `overrides` (of the command line) are stronger than the file's. Runs of one method on one task that
-    differ by more than the seed get a folder per variant: its name in the file, or the settings that differ.
+    Runs of one method on one task that differ by more than the seed get a folder per variant: its name in the file, or
+    the settings that differ.
+
+    Args:
+        name: A named sweep, or a TOML file.
+        seeds: Seeds that are stronger than the file's.
+        overrides: Settings that are stronger than the file's.
+
+    Returns:
+        The runs, each with its folder.
+
+    Raises:
+        ConfigError: There is no such sweep, or it says something that does not exist.
     """
     overrides = dict(overrides or {})
     check_overrides(overrides)
@@ -115,7 +126,19 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def preset_overrides(path: str | Path, method: str, env_id: str) -> dict[str, Any]:
-    """Return what a preset file sets for one method on one task."""
+    """Read what a preset file sets for one method on one task.
+
+    Args:
+        path: The TOML file.
+        method: The name of a method.
+        env_id: The name of an environment.
+
+    Returns:
+        Settings by name.
+
+    Raises:
+        ConfigError: It is for another method or task, or says something that does not exist.
+    """
     plan = read_plan(path)
     if plan.variant:
         raise ConfigError(f"{path} has variants ({', '.join(plan.variant)}), which only a sweep can run")
@@ -125,7 +148,16 @@ def preset_overrides(path: str | Path, method: str, env_id: str) -> dict[str, An
 
 
 def preset_text(config: Config, *, base: Config, comment: str = "") -> str:
-    """Write a preset file that turns `base`, the paper's preset, into `config`; the seed is left out."""
+    """Write a preset file.
+
+    Args:
+        config: What the file leads to; its seed is left out.
+        base: The paper's preset, which the file changes.
+        comment: The first line.
+
+    Returns:
+        The content of the file.
+    """
     changed = [name for name in differing(config, base, apart_from=NOT_IN_FILES) if name in config.names()]
     lines = [f"# {line}" for line in comment.splitlines()]
     lines += [f"methods = [{_toml(config.method)}]", f"tasks = [{_toml(config.env_id)}]"]
@@ -135,7 +167,17 @@ def preset_text(config: Config, *, base: Config, comment: str = "") -> str:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Read seeds: the text "10" is the seeds 0 … 9, "3,5" those two, "10:20" from 10 up to but without 20."""
+    """Read seeds.
+
+    Args:
+        text: "10" is the seeds 0 … 9, "3,5" those two, "10:20" from 10 up to but without 20.
+
+    Returns:
+        The seeds.
+
+    Raises:
+        ConfigError: The text is none of these.
+    """
     try:
         if "," in text:
             seeds: Sequence[int] = [int(part) for part in text.split(",") if part.strip()]

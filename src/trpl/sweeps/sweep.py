@@ -107,7 +107,11 @@ def make_pool(*, workers: int | None, ray_address: str | None) -> Pool:
 
 
 def num_cores() -> int:
-    """Count the cores this process may use, which on a shared machine are not all."""
+    """Count the cores this process may use, which on a shared machine are not all.
+
+    Returns:
+        The number.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -216,7 +220,14 @@ class Sweep:
 
 
 def summary(result: SweepResult) -> str:
-    """Say how a sweep ended: for each failure why, the end of its log, and where the log is."""
+    """Say how a sweep ended: for each failure why, the end of its log, and where the log is.
+
+    Args:
+        result: What `sweep` gave.
+
+    Returns:
+        The text.
+    """
     lines = [f"{len(result.done)} runs done, {len(result.failed)} failed"]
     for job, reason in result.failed:
         lines += ["", f"{job.name}: it {reason}; the end of {job.log}:"]

@@ -63,12 +63,26 @@ def open_distribution(p: Policy | Distribution, name: str) -> Opened:
 
 
 def from_distribution(p: Policy | Distribution, name: str) -> Policy:
-    """The policy value inside a distribution; policy values pass."""
+    """Take the policy value out of a distribution; policy values pass.
+
+    Args:
+        p: A policy value or a distribution.
+        name: What messages call it.
+
+    Returns:
+        The policy value.
+    """
     return open_distribution(p, name).policy
 
 
 def to_distribution(p: Policy) -> Distribution:
-    """The policy as a distribution; nothing is validated again.
+    """Make a distribution of a policy value; nothing is validated again.
+
+    Args:
+        p: The policy value.
+
+    Returns:
+        The distribution.
 
     Raises:
         ValueError: For a product, for which `torch.distributions` has no name.

@@ -79,7 +79,7 @@ class _Separate(SeparateLayer, nn.Module):
         self.check_bounds()
 
     def trust_region(self) -> Region:
-        """What is measured, and how it is held."""
+        """Return what is measured, and how it is held. See `SeparateLayer`."""
         return self.region
 
     def extra_repr(self) -> str:
@@ -123,6 +123,13 @@ class WassersteinProjection(_Separate):
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite, or the form does not exist.
+
+    Example:
+        >>> import torch
+        >>> from trpl import DiagGaussian
+        >>> old = DiagGaussian(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> WassersteinProjection(0.02, 1e-3)(DiagGaussian(old.mean + 1.0, old.std), old).mean[0]
+        tensor([0.1000, 0.1000])
     """
 
     def __init__(
@@ -150,6 +157,13 @@ class FrobeniusProjection(_Separate):
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite.
+
+    Example:
+        >>> import torch
+        >>> from trpl import DiagGaussian
+        >>> old = DiagGaussian(torch.zeros(5, 2), torch.ones(5, 2))
+        >>> FrobeniusProjection(0.02, 1e-3)(DiagGaussian(old.mean + 1.0, old.std), old).mean[0]
+        tensor([0.1000, 0.1000])
     """
 
     def __init__(

@@ -166,6 +166,14 @@ def table(trials: Sequence[Any], *, title: str) -> Table:
 
 
 def summary(result: TuneResult) -> str:
+    """Say how a session of tuning ended.
+
+    Args:
+        result: What `tune` gave.
+
+    Returns:
+        The text.
+    """
     counts = ", ".join(f"{count} {name}" for name, count in result.counts.items() if count)
     lines = [f"trials: {counts}"]
     if result.best is not None:

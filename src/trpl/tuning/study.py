@@ -46,17 +46,29 @@ SURPLUS, CRASHES, FOLDER, WORKER, BROKEN = "surplus", "crashes", "folder", "work
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """What is tuned, with what, and where it is kept."""
+    """Say what is tuned, with what, and where it is kept.
+
+    Args:
+        method: The name of a method.
+        env_id: The name of an environment.
+        num_trials: Trials of the study in all, those of earlier sessions and of other workers counted.
+        num_seeds: Runs per trial.
+        fixed: Settings that are not searched.
+        out: The folder of the trials' runs.
+        study: The study's name in the database; METHOD-ENV by default.
+        storage: The database's address; a file in `out` by default.
+        heartbeat: Seconds between signs of life; a trial without one for four of them is taken for dead.
+    """
 
     method: str
     env_id: str
-    num_trials: int  # of the study in all, those of earlier sessions and of other workers counted
+    num_trials: int
     num_seeds: int = 3
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # settings not searched
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     out: Path = Path("tuning")
     study: str = ""
     storage: str = ""
-    heartbeat: int = 15  # seconds; a trial without a sign of life for four of them is taken for dead
+    heartbeat: int = 15
 
     @property
     def base(self) -> Config:
@@ -192,7 +204,12 @@ def check_study(study: optuna.Study, tuning: Tuning) -> None:
 
 
 def work(tuning: Tuning, *, worker: int = 0) -> None:
-    """Do trials until the study has as many as it should, or until SIGTERM or Ctrl-C."""
+    """Do trials until the study has as many as it should, or until SIGTERM or Ctrl-C.
+
+    Args:
+        tuning: What is tuned, and where.
+        worker: The number of this worker, for its log.
+    """
     study = open_study(tuning, worker=worker)
     with stop_requests() as stop:
         while not stop.is_set():

@@ -53,7 +53,11 @@ class TRPL(PPO):
             )
 
     def update(self) -> dict[str, float]:
-        """Run the epochs through the layer, set a shared standard deviation, audit, and return the means to log."""
+        """Run the epochs through the layer, set a shared standard deviation, and audit.
+
+        Returns:
+            The means to log, by name.
+        """
         layout, region = self.layout, self.region
         constraint, old_std = self._constraint(), None
         totals: dict[str, Any] = defaultdict(float)

@@ -123,13 +123,24 @@ class MlpPolicy(ActorCriticPolicy):
         return math.prod(self.action_space.shape)  # type: ignore[arg-type]
 
     def value_parameters(self) -> list[nn.Parameter]:
-        """List the parameters of the value function alone."""
+        """List the parameters of the value function alone.
+
+        Returns:
+            The parameters.
+        """
         hidden = getattr(self.mlp_extractor, "value_net", None)
         parts = [self.vf_features_extractor, self.value_net, *([hidden] if isinstance(hidden, nn.Module) else [])]
         return [parameter for part in parts for parameter in part.parameters()]
 
     def policy_parameters(self) -> list[nn.Parameter]:
-        """List the parameters of the policy alone."""
+        """List the parameters of the policy alone.
+
+        Returns:
+            The parameters.
+
+        Raises:
+            ValueError: If a custom `mlp_extractor` does not keep the policy's layers apart.
+        """
         hidden = getattr(self.mlp_extractor, "policy_net", None)
         heads = [self.action_net, *([self.spread_net] if self.contextual else [])]
         parts = [self.pi_features_extractor, *heads, *([hidden] if isinstance(hidden, nn.Module) else [])]
@@ -143,7 +154,14 @@ class MlpPolicy(ActorCriticPolicy):
         return found
 
     def gaussian(self, obs: PyTorchObs) -> Gaussian:
-        """Return the Gaussian predicted for each observation; the covariance has no batch axis when it is shared."""
+        """Predict the Gaussian for each observation.
+
+        Args:
+            obs: A batch of observations.
+
+        Returns:
+            The Gaussians; the covariance has no batch axis when it is shared.
+        """
         features = super(ActorCriticPolicy, self).extract_features(obs, self.pi_features_extractor)
         return self._gaussian_from_latent(self.mlp_extractor.forward_actor(features))
 
@@ -154,7 +172,11 @@ class MlpPolicy(ActorCriticPolicy):
 
     @torch.no_grad()
     def set_spread(self, gaussian: Gaussian) -> None:
-        """Set the shared covariance to that of `gaussian`."""
+        """Set the shared covariance.
+
+        Args:
+            gaussian: Where the covariance is taken from.
+        """
         self.spread.copy_(heads.raw_from(gaussian))
 
     def _get_action_dist_from_latent(self, latent_pi: Tensor) -> Distribution:
