@@ -1,6 +1,6 @@
 """Run the tests of the maths, the layers and a short training under the oldest and the newest supported versions.
 
-    python stress/versions.py [--only oldest pinned newest] [--short] [--keep FOLDER] [--out FILE.json]
+    python stress/versions.py [--only oldest pinned newest] [--short] [--keep FOLDER] [--workers 2] [--out FILE.json]
 
 Each set of versions gets an environment of its own, with the wheel built here and its extras torch, jax and train:
 
@@ -8,8 +8,9 @@ Each set of versions gets an environment of its own, with the wheel built here a
     pinned   the Python in between, and the exact versions of constraints.txt
     newest   the last Python of the classifiers, and the newest of everything
 
-So the declared ranges are what was tried. An interpreter is looked for as `python3.X` on the path, among pyenv's and by
-`uv python find`. PyPI's PyTorch brings CUDA with it, several gigabytes; PyTorch's own index has CPU builds:
+So the declared ranges are what was tried. Environments in `--keep` are used again, with a new wheel. An interpreter is
+looked for as `python3.X` on the path, among pyenv's and by `uv python find`. PyPI's PyTorch brings CUDA with it,
+several gigabytes; PyTorch's own index has CPU builds:
 
     PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make versions
 
@@ -85,7 +86,8 @@ def main() -> int:
     sets = all_sets()
     parser.add_argument("--only", nargs="+", default=list(sets), choices=list(sets), metavar="NAME")
     parser.add_argument("--short", action="store_true", help="oldest versions with the pinned PyTorch, fewer tests")
-    parser.add_argument("--keep", type=Path, help="make the environments there and keep them")
+    parser.add_argument("--keep", type=Path, help="make the environments there and keep them, or use them again")
+    parser.add_argument("--workers", type=int, default=2, help="processes that run tests (2)")
     parser.add_argument("--out", type=Path, help="write what was found there as JSON")
     options = parser.parse_args()
     wanted = [short_set(sets["oldest"])] if options.short else [sets[name] for name in options.only]
@@ -96,7 +98,7 @@ def main() -> int:
         found = []
         for versions in wanted:
             place = (options.keep or folder) / f"environment-{versions.name}"
-            found.append(attempt(versions, wheel, place, tests))
+            found.append(attempt(versions, wheel, place, tests, workers=options.workers))
             if not options.keep:
                 shutil.rmtree(place, ignore_errors=True)
     show(found)
@@ -150,7 +152,7 @@ def pins() -> dict[str, str]:
     return {canonical(name): version for name, mark, version in (line.partition("==") for line in lines) if mark}
 
 
-def attempt(versions: Versions, wheel: Path, place: Path, tests: tuple[str, ...]) -> Outcome:
+def attempt(versions: Versions, wheel: Path, place: Path, tests: tuple[str, ...], *, workers: int) -> Outcome:
     """Install one set and run the tests in it."""
     start = time.perf_counter()
 
@@ -163,8 +165,11 @@ def attempt(versions: Versions, wheel: Path, place: Path, tests: tuple[str, ...]
     interpreter = find_python(versions.python)
     if interpreter is None:
         return outcome(f"no Python {versions.python} was found, so nothing was tried")
-    subprocess.run([interpreter, "-m", "venv", str(place)], check=True)
     python = str(place / "bin" / "python")
+    if Path(python).exists():
+        subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", "trpl"], check=True)
+    else:
+        subprocess.run([interpreter, "-m", "venv", str(place)], check=True)
     limits = place / "constraints.txt"
     limits.write_text("".join(f"{name}=={version}\n" for name, version in versions.constraints.items()))
     what = [f"trpl[{','.join(EXTRAS)}] @ {wheel.as_uri()}", *TOOLS]
@@ -175,7 +180,20 @@ def attempt(versions: Versions, wheel: Path, place: Path, tests: tuple[str, ...]
         return outcome(f"does not install: {last_line(done.stderr)}")
     listed = subprocess.run([python, "-m", "pip", "list", "--format=json"], capture_output=True, text=True, check=True)
     installed = {canonical(row["name"]): row["version"] for row in json.loads(listed.stdout)}
-    command = [python, "-m", "pytest", "-q", "-n", "2", "-m", "not slow", "-p", "no:cacheprovider", "--tb=line", *tests]
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        str(workers),
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+        "--tb=line",
+        *tests,
+    ]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     (place / "tests.log").write_text(done.stdout + done.stderr, encoding="utf-8")
