@@ -70,7 +70,7 @@ stress: $(VENV)/.dev
 	$(ONE_THREAD) $(BIN)/python stress/pages.py --out bench/stress-pages.json
 
 versions: $(VENV)/.dev
-	$(BIN)/python stress/versions.py --out bench/versions.json $(if $(SHORT),--short)
+	$(BIN)/python stress/versions.py --out bench/versions.json $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY))
 
 hosts: $(VENV)/.dev
 	$(BIN)/python tests/hosts.py

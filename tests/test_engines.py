@@ -1,5 +1,8 @@
 """The engines: operations that each framework lacks, branches and loops, and when values can be looked at."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import trpl
 from trpl import engines
 from trpl.engines import (
     NUMPY,
@@ -211,25 +215,26 @@ def test_constants():
     assert NUMPY.constant(y) is y
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "_C._are_functorch_transforms_active",
-        "_C._get_tracing_state",
-        "_C._len_torch_dispatch_stack",
-        "_C._DisableFuncTorch",
-        "_C._functorch.is_gradtrackingtensor",
-        "_C._functorch.is_batchedtensor",
-        "_C._functorch.get_unwrapped",
-        "_C._functorch.is_legacy_batchedtensor",
-        "_C._vmapmode_increment_nesting",
-        "_C._vmapmode_decrement_nesting",
-        "_remove_batch_dim",
-        "_add_batch_dim",
-        "_subclasses.fake_tensor.FakeTensor",
-        "autograd.forward_ad._current_level",
-    ],
-)
+PRIVATE = [
+    "_C._are_functorch_transforms_active",
+    "_C._get_tracing_state",
+    "_C._len_torch_dispatch_stack",
+    "_C._DisableFuncTorch",
+    "_C._functorch.is_gradtrackingtensor",
+    "_C._functorch.is_batchedtensor",
+    "_C._functorch.get_unwrapped",
+    "_C._functorch.is_legacy_batchedtensor",
+    "_C._vmapmode_increment_nesting",
+    "_C._vmapmode_decrement_nesting",
+    "_remove_batch_dim",
+    "_add_batch_dim",
+    "_subclasses.fake_tensor.FakeTensor",
+    "autograd.forward_ad._current_level",
+]
+"""Names of PyTorch that are not public, by their place in `torch`."""
+
+
+@pytest.mark.parametrize("name", PRIVATE)
 def test_private_names_of_pytorch_are_still_there(name):
     """A canary for each: if one of them goes, this says so before anything else does."""
     found = torch
@@ -237,6 +242,14 @@ def test_private_names_of_pytorch_are_still_there(name):
         found = getattr(found, part)
     if name.endswith(("_active", "_stack")):
         assert not found()
+
+
+def test_every_private_name_has_its_canary():
+    source = Path(trpl.__file__).parent
+    code = "\n".join(path.read_text(encoding="utf-8") for path in source.rglob("*.py") if "torch" in path.read_text())
+    used = set(re.findall(r"\b(?:torch|state|_state|functorch|_functorch|forward_ad)\.(_\w+)", code))
+    watched = {part for name in PRIVATE for part in name.split(".")}
+    assert {"_C", "_functorch", "_len_torch_dispatch_stack"} <= used <= watched
 
 
 def test_private_names_of_pytorch_still_mean_what_they_did():

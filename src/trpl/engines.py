@@ -160,6 +160,11 @@ def _numpy_clip(x: np.ndarray, lowest: Any, highest: Any) -> np.ndarray:
     return x if highest is None else np.minimum(x, highest)
 
 
+def _numpy_solve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """A⁻¹B of matrices; NumPy 1 would take a B with one axis less than A for vectors."""
+    return np.linalg.solve(a, b[(None,) * (a.ndim - b.ndim)] if b.ndim < a.ndim else b)
+
+
 def _numpy_namespace() -> Any:
     made: Any = types.ModuleType("trpl.engines.numpy")
     made.__getattr__ = lambda name: getattr(np, name)
@@ -176,7 +181,7 @@ def _numpy_namespace() -> Any:
             eigvalsh=np.linalg.eigvalsh,
             svd=np.linalg.svd,
             svdvals=lambda x: np.linalg.svd(x, compute_uv=False),
-            solve=np.linalg.solve,
+            solve=_numpy_solve,
         ),
         **{name: getattr(np, name) for name in _DIRECT if name not in ("sum", "clip")},
     )
@@ -273,7 +278,7 @@ class NumpyEngine:
         if torch is not None:  # NumPy has none
             one, other = (torch.from_numpy(x if x.flags.writeable else x.copy()) for x in (a, b))
             return torch_engine().solve_triangular(one, other, transpose=transpose).numpy()
-        return np.linalg.solve(mT(a) if transpose else a, b)
+        return _numpy_solve(mT(a) if transpose else a, b)
 
     def cholesky(self, a: np.ndarray) -> np.ndarray:
         try:
