@@ -5,6 +5,7 @@ Knows no Gaussians.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -60,27 +61,12 @@ def increasing_root(
     xp = e.xp
     goal = xp.sqrt(target)
     tolerance = residual_tolerance(e, target) * goal
-
-    def newton(x: PerState) -> tuple[PerState, PerState]:
-        """The next x, and how much of √f is missing at this one."""
-        value, slope = evaluate(x)
-        root = xp.sqrt(value)
-        missing = goal - root
-        return x + 2.0 * x * root * missing / slope, missing
+    newton = functools.partial(_newton, e, evaluate, goal)
 
     def bare(x: PerState, unfinished: Mask) -> tuple:
         following, missing = newton(x)
         close = (xp.abs(missing) <= tolerance) & (following > 0.0)
         return xp.where(unfinished, following, x), unfinished & ~close
-
-    def bracketed(x: PerState, low: PerState, high: PerState, unfinished: Mask) -> tuple:
-        following, missing = newton(x)
-        close, below = xp.abs(missing) <= tolerance, missing > 0.0
-        low, high = xp.where(below, x, low), xp.where(below, high, x)
-        middle = xp.where(low > 0.0, xp.sqrt(low * high), 0.1 * high)
-        inside = close | ((following > low) & (following < high))
-        x = xp.where(unfinished, xp.where(inside, following, middle), x)
-        return x, low, high, unfinished & ~close
 
     second, missing = newton(newton(start)[0])
     close = (xp.abs(missing) <= tolerance) & (second > 0.0)  # f may have a second root below 0
@@ -88,5 +74,44 @@ def increasing_root(
     if not e.any(unfinished):
         return fast
     fast, unfinished = e.loop(lambda x, left: left, bare, (fast, unfinished), max_steps=FAST_STEPS - 2)
-    state = (xp.where(unfinished, start, fast), xp.zeros_like(start), xp.ones_like(start), unfinished)
+    return bracketed_root(e, evaluate, target, start=xp.where(unfinished, start, fast), active=unfinished)
+
+
+def bracketed_root(
+    e: Engine,
+    evaluate: Callable[[PerState], tuple[PerState, PerState]],
+    target: PerState,
+    *,
+    start: PerState,
+    active: Mask,
+    tolerance: float | None = None,
+) -> PerState:
+    """The same inside a bracket from the first step on: one loop with one call of `evaluate`, for a long `evaluate`.
+
+    `tolerance` is the relative residual of √f from which one more step is the last.
+    """
+    xp = e.xp
+    goal = xp.sqrt(target)
+    enough = (residual_tolerance(e, target) if tolerance is None else tolerance) * goal
+
+    def bracketed(x: PerState, low: PerState, high: PerState, unfinished: Mask) -> tuple:
+        following, missing = _newton(e, evaluate, goal, x)
+        close, below = xp.abs(missing) <= enough, missing > 0.0
+        low, high = xp.where(below, x, low), xp.where(below, high, x)
+        middle = xp.where(low > 0.0, xp.sqrt(low * high), 0.1 * high)
+        inside = close | ((following > low) & (following < high))
+        x = xp.where(unfinished, xp.where(inside, following, middle), x)
+        return x, low, high, unfinished & ~close
+
+    state = (start, xp.zeros_like(start), xp.ones_like(start), active)
     return e.loop(lambda x, low, high, left: left, bracketed, state, max_steps=MAX_STEPS)[0]
+
+
+def _newton(
+    e: Engine, evaluate: Callable[[PerState], tuple[PerState, PerState]], goal: PerState, x: PerState
+) -> tuple[PerState, PerState]:
+    """The next x, and how much of √f is missing at this one."""
+    value, slope = evaluate(x)
+    root = e.xp.sqrt(value)
+    missing = goal - root
+    return x + 2.0 * x * root * missing / slope, missing

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array
@@ -87,15 +89,15 @@ def _lifted(e: Engine, x: Array) -> tuple[Array, Array]:
 
 
 def gamma_rest(e: Engine, x: Array) -> Array:
-    """R(x) = log Γ(x) − x log x, which grows like x and has no large terms to cancel."""
+    """R(x) = log Γ(x) − x log x + x, which has no large terms to cancel."""
     xp = e.xp
     lifted, low = _lifted(e, x)
-    rest = -lifted - 0.5 * xp.log(lifted) + 0.5 * math.log(2.0 * math.pi) + j_value(lifted)
+    rest = -0.5 * xp.log(lifted) + 0.5 * math.log(2.0 * math.pi) + j_value(lifted)
     small = xp.where(low, x, 1.0 + 0.0 * x)
     product = small
     for i in range(1, SHIFT):
         product = product * (small + i)
-    moved = SHIFT * xp.log(small + SHIFT) + small * xp.log1p(SHIFT / small) - xp.log(product)
+    moved = SHIFT * (xp.log(small + SHIFT) - 1.0) + small * xp.log1p(SHIFT / small) - xp.log(product)
     return rest + xp.where(low, moved, 0.0 * x)
 
 
@@ -137,16 +139,18 @@ def gamma_rest_bregman(e: Engine, x: Array, y: Array, change: Array) -> Array:
     low = (x < SHIFT) | (y < SHIFT)
     lower, grows = xp.minimum(x, y), xp.where(change >= 0.0, 1.0, -1.0)
 
-    def excess(shift: Array | float) -> tuple[Array, Array]:
-        log = grows * xp.log1p(grows * change / (lower + shift))  # of y + n itself the change would be rounded off
-        return log1p_excess(e, change / (x + shift), log), log
+    def excess(x: Array, lower: Array, change: Array, grows: Array) -> tuple[Array, Array]:
+        log = grows * xp.log1p(grows * change / lower)  # of y + n itself the change would be rounded off
+        return log1p_excess(e, change / x, log), log
 
     shift = xp.where(low, SHIFT + 0.0 * x, 0.0 * x)
-    half, log_shifted = excess(shift)
     above = x + shift
+    half, log_above = excess(above, lower + shift, change, grows)
     rest = 0.5 * half + (j_value(y + shift) - j_value(above) - j_slope(above) * change)
-    first, log_first = excess(0.0)
-    moved = first + SHIFT * log_shifted - y * (log_first - log_shifted)
-    for i in range(1, SHIFT):
-        moved = moved + excess(float(i))[0]
-    return rest + xp.where(low, moved, 0.0 * x)
+
+    def moved() -> Array:
+        steps = e.asarray(np.arange(SHIFT), x)  # one call for all of them, on a new last axis
+        found, logs = excess(*(z[..., None] + steps for z in (x, lower)), change[..., None], grows[..., None])
+        return xp.sum(found, axis=-1) + SHIFT * log_above - y * (logs[..., 0] - log_above)
+
+    return rest + xp.where(low, moved(), 0.0 * x) if e.any(low) else rest

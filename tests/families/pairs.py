@@ -75,7 +75,7 @@ KINDS = [
     Kind("beta", (("beta", 2),)),
     Kind("multi-discrete", (("categorical", 3), ("categorical", 5), ("categorical", 2))),
     Kind("hybrid", (("diag", 2), ("categorical", 4))),
-    Kind("everything", (("full", 2), ("beta", 1), ("bernoulli", 2), ("categorical", 3))),
+    Kind("everything", (("full", 2), ("beta", 1), ("bernoulli", 2), ("categorical", 3), ("diag", 1))),
 ]
 BY_NAME = {kind.name: kind for kind in KINDS}
 
@@ -85,3 +85,26 @@ def pair(name: str, num: int = 6, seed: int = 0):
     """A predicted and an old policy, clearly different from each other."""
     kind = BY_NAME[name]
     return kind.draw(num, seed=2 * seed), kind.draw(num, seed=2 * seed + 1)
+
+
+BOUND = 0.05
+
+
+def policies(kind: Kind, array, num: int = 6, seed: int = 0):
+    """The pair in a framework."""
+    return tuple(kind.make(x, array) for x in pair(kind.name, num, seed))
+
+
+def options(kind: Kind, held: str | None, num: int = 6, seed: int = 0, bound: float = BOUND) -> dict:
+    """A bound and an entropy a little above the old one's, both for each state, as NumPy arrays."""
+    _, old = policies(kind, np.asarray, num, seed)
+    named = {"bound": np.full(num, bound)}
+    if held is not None:
+        most = trpl.families.family_of(old).entropy_range(trpl.engines.NUMPY, old, named["bound"])[1]
+        named[held] = trpl.entropy(old) + 0.3 * (most - trpl.entropy(old))
+    return named
+
+
+def applicable(kind: Kind, held: str | None) -> bool:
+    """Of two classes, the entropy alone fixes the policy: there is no room for an equality beside the bound."""
+    return not (kind.name == "two-classes" and held == "entropy")

@@ -23,7 +23,7 @@ def row(parts, i):
 @pytest.mark.parametrize("name", ["categorical", "bernoulli", "beta", "hybrid"])
 def test_nothing_better_is_within_the_bound(name, controlled):
     """In value to 1e-6; `stress/families.py` tries 500 states of each."""
-    kind, num = BY_NAME[name], 30
+    kind, num = BY_NAME[name], 8
     predicted, old = pair(name, num, seed=5)
     rng = np.random.default_rng(3)
     bound = np.exp(rng.uniform(np.log(1e-3), np.log(0.5), size=num))
@@ -48,4 +48,4 @@ def test_nothing_better_is_within_the_bound(name, controlled):
         if sound and gap > 1e-6:
             optimiser_better.append((i, gap))
     assert not optimiser_better
-    assert agree >= 0.95 * num  # the general optimiser is not always at its optimum
+    assert agree >= num - 1  # the general optimiser is not always at its optimum

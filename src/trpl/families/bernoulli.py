@@ -72,7 +72,7 @@ class BernoulliFamily(Interpolated):
         """As many numbers of the last axis as there are components, and the rest."""
         return x[..., : p.dim], x[..., p.dim :]
 
-    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array], *, precise: bool) -> BernoulliPath:
+    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> BernoulliPath:
         return BernoulliPath(predicted[0], old[0])
 
     def check_one(self, name: str, p: Bernoulli) -> None:

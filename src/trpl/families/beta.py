@@ -75,7 +75,7 @@ class BetaFamily(Interpolated):
         """As many numbers of the last axis as there are components, and the rest."""
         return x[..., : p.dim], x[..., p.dim :]
 
-    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array], *, precise: bool) -> BetaPath:
+    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> BetaPath:
         return BetaPath(Shape(*predicted), Shape(*old))
 
     def check_one(self, name: str, p: Beta) -> None:

@@ -84,8 +84,8 @@ class CategoricalFamily(Interpolated):
         """The first number of the last axis, and the rest: how a product takes a flat action apart."""
         return x[..., 0], x[..., 1:]
 
-    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array], *, precise: bool) -> CategoricalPath:
-        return CategoricalPath(e, predicted[0], old[0], precise=precise)
+    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> CategoricalPath:
+        return CategoricalPath(e, predicted[0], old[0])
 
     def check_one(self, name: str, p: Categorical) -> None:
         check_arrays(name, [("logits", p.logits)])

@@ -80,13 +80,13 @@ class ProductFamily(Interpolated):
     def batch_shape(self, p: Product) -> tuple[int, ...]:
         return p.batch_shape
 
-    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array], *, precise: bool) -> Path:
+    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> Path:
         paths = []
         for family, p, q in zip(self.families, self._split(predicted), self._split(old), strict=True):
             if isinstance(family, GaussianFamily):
                 paths.append((FullPath if family.full else DiagPath).between(e, p, q))
             else:
-                paths.append(family.between(e, p, q, precise=precise))  # pyright: ignore[reportAttributeAccessIssue]
+                paths.append(family.between(e, p, q))  # pyright: ignore[reportAttributeAccessIssue]
         return Together(paths, [len(family.cores) for family in self.families])
 
     def check_one(self, name: str, p: Product) -> None:

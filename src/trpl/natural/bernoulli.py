@@ -11,7 +11,7 @@ from trpl.special import sigmoid, softplus, softplus_difference
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import Array, Mask
+    from trpl.types import Array
 
 
 def bernoulli_kl(e: Engine, p: Array, q: Array) -> Array:
@@ -44,9 +44,6 @@ class BernoulliPath(NamedTuple):
         return e.xp.sum(self._variance(e, self.old) * change * change, axis=-1)
 
     def guess(self, e: Engine, room: Array) -> None:
-        return None
-
-    def rows(self, mask: Mask) -> None:
         return None
 
     def along(self, e: Engine, s: Array) -> tuple[Array, Array]:

@@ -1,6 +1,6 @@
 """The path between two products of Beta distributions, one per component: α and β are interpolated.
 
-log B(α, β) = log Γ(α) + log Γ(β) − log Γ(α + β), with log Γ(x) = x log x + R(x): the first terms of the three make
+log B(α, β) = log Γ(α) + log Γ(β) − log Γ(α + β), with log Γ(x) = x log x − x + R(x): the first terms of the three make
 (α + β) times a KL of two Bernoullis, the R have no large terms, and a KL of α, β = 10⁶ keeps its digits.
 """
 
@@ -15,7 +15,7 @@ from trpl.special import digamma_rest, gamma_rest, gamma_rest_bregman, log1p_exc
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import Array, Mask
+    from trpl.types import Array
 
 
 class Shape(NamedTuple):
@@ -27,6 +27,10 @@ class Shape(NamedTuple):
     @property
     def total(self) -> Array:
         return self.alpha + self.beta
+
+    def three(self, e: Engine) -> Array:
+        """α, β and α + β on a new last axis: a function of each of them is one call."""
+        return e.xp.stack(e.xp.broadcast_arrays(self.alpha, self.beta, self.total), axis=-1)
 
     def plus(self, other: Shape, factor: Array | float = 1.0) -> Shape:
         return Shape(self.alpha + factor * other.alpha, self.beta + factor * other.beta)
@@ -53,24 +57,17 @@ def beta_kl(e: Engine, p: Shape, q: Shape, change: Shape | None = None) -> Array
         return q.total * (part / p.total) * xp.where(r > -0.5, r * r - (1.0 + r) * excess, grown * log - r)
 
     mean = term(q.alpha, p.alpha, 1.0) + term(q.beta, p.beta, -1.0)
-    rest = (
-        gamma_rest_bregman(e, p.alpha, q.alpha, change.alpha)
-        + gamma_rest_bregman(e, p.beta, q.beta, change.beta)
-        - gamma_rest_bregman(e, p.total, q.total, change.total)
-    )
-    return xp.clip(mean + rest, 0.0, None)
+    rest = gamma_rest_bregman(e, p.three(e), q.three(e), change.three(e))
+    return xp.clip(mean + (rest[..., 0] + rest[..., 1] - rest[..., 2]), 0.0, None)
 
 
 def beta_entropy(e: Engine, p: Shape) -> Array:
     """log B − (α − 1)ψ(α) − (β − 1)ψ(β) + (α + β − 2)ψ(α + β), with the large logarithms cancelled by hand."""
-    xp = e.xp
-    total = p.total
-
-    def own(x: Array, less: float) -> Array:
-        return gamma_rest(e, x) - (x - less) * digamma_rest(e, x)
-
-    logs = xp.log(p.alpha) + xp.log(p.beta) - 2.0 * xp.log(total)
-    return own(p.alpha, 1.0) + own(p.beta, 1.0) - own(total, 2.0) + logs
+    three = p.three(e)
+    digammas = digamma_rest(e, three)
+    logs = e.xp.log(three)
+    own = gamma_rest(e, three) - three * digammas + (digammas + logs)  # digammas + logs are ψ
+    return own[..., 0] + own[..., 1] - own[..., 2] - (digammas[..., 2] + logs[..., 2])
 
 
 class Curvature(NamedTuple):
@@ -82,7 +79,8 @@ class Curvature(NamedTuple):
 
     @classmethod
     def of(cls, e: Engine, p: Shape) -> Curvature:
-        return cls(p, Shape(trigamma_rest(e, p.alpha), trigamma_rest(e, p.beta)), trigamma_rest(e, p.total))
+        rest = trigamma_rest(e, p.three(e))
+        return cls(p, Shape(rest[..., 0], rest[..., 1]), rest[..., 2])
 
     def apply(self, d: Shape) -> Shape:
         """F d."""
@@ -143,9 +141,6 @@ class BetaPath(NamedTuple):
         return e.xp.sum(Curvature.of(e, self.old).product(change, change), axis=-1)
 
     def guess(self, e: Engine, room: Array) -> None:
-        return None
-
-    def rows(self, mask: Mask) -> None:
         return None
 
     def along(self, e: Engine, s: Array) -> tuple[Array, Array]:

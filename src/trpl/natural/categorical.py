@@ -22,10 +22,16 @@ HEAVY = 30.0
 """Exponent from which a class may outgrow all others, and e^x its number format."""
 FURTHEST = 1e15
 """Largest difference of logits: its square is finite in float32 as well."""
-QUICK_STEPS = 4
-"""Ordinary rows need two or three."""
 FAR_START = 2.0
 """Factor by which the start of the search may differ from the root of the KL's leading term."""
+QUICK_STEPS = 3
+"""Evaluations before the search; ordinary states need one."""
+LONGEST_STEP = 0.7
+"""Of log s."""
+NEAR = 0.2
+"""Largest exponent up to which log Z comes from its derivatives at both ends: the error is below 1e-11 of it."""
+DRIFT = 1e3
+"""Squared mean over variance, up to which their difference has digits enough for a step."""
 
 
 class Tilted(NamedTuple):
@@ -66,35 +72,128 @@ def tilt(e: Engine, q: Vector, log_q: Vector, x: Vector) -> Tilted:
     return Tilted(*e.branch(x > HEAVY, heavy, ordinary, q, log_q, x))
 
 
+class Cumulants(NamedTuple):
+    """The sum Z of weights, and the first four derivatives of log Z by s: mean, variance, … of u under them."""
+
+    total: PerState
+    first: PerState
+    second: PerState
+    third: PerState
+    fourth: PerState
+
+    @classmethod
+    def of(cls, e: Engine, weight: Vector, u: Vector) -> Cumulants:
+        total, *sums = e.power_sums(weight, u, 4)
+        m1, m2, m3, m4 = (x / total for x in sums)
+        second = m2 - m1 * m1
+        third = m3 - m1 * (m2 + 2.0 * second)
+        fourth = m4 - m1 * (4.0 * m3 - m1 * (6.0 * m2 - 3.0 * (m1 * m1))) - 3.0 * (second * second)
+        return cls(total, m1, second, third, fourth)
+
+
 class Centred(NamedTuple):
     """The old policy on the common support, u with mean 0 under it, and the KL that the support alone costs."""
 
-    q: Vector
-    log_q: Vector  # −inf outside of the support
-    change: Vector  # 0 outside of the support
+    weight: Vector  # of the old policy, not normalised
+    change: Vector  # u, 0 outside of the support
+    reach: PerState  # max |u|
+    total: PerState  # of the weights
+    top: PerState  # the logit of weight 1
     floor: PerState | float
+
+
+class Quick(NamedTuple):
+    """What one evaluation on the path needs, for some states."""
+
+    weight: Vector
+    u: Vector
+    reach: PerState
+    room: PerState
+    old: Cumulants
+
+    def rows(self, mask: Mask) -> Quick:
+        old = Cumulants(*(x[mask] for x in self.old))
+        return Quick(self.weight[mask], self.u[mask], self.reach[mask], self.room[mask], old)
+
+    def start(self, e: Engine) -> PerState:
+        """s at which the KL's first three terms, ½κ₂s² + ⅓κ₃s³ + ⅛κ₄s⁴, meet the bound; at most 1."""
+        xp = e.xp
+        leading = xp.sqrt(2.0 * self.room / self.old.second)
+        third, fourth = self.old.third / self.old.second, self.old.fourth / self.old.second
+        divisor = 1.0 + leading * (third / 3.0 + leading * (fourth / 8.0 - third * third / 6.0))
+        s = leading / xp.where((divisor * FAR_START > 1.0) & (divisor < FAR_START), divisor, 1.0)
+        return xp.where(s < 1.0, s, 1.0)
+
+    def step(self, e: Engine, s: PerState) -> tuple[PerState, Mask]:
+        """A step of fourth order, the inverse of log KL as a function of log s; and whether it is the last.
+
+        Where all exponents are small, log Z is the integral of its derivative, by those of both ends: as a sum of
+        exponentials it would have no digits left there. Sure is who is at s = 1 and inside, or whose step is so short
+        that its fourth power is rounding; nobody with a class so heavy that e^x may be out of range.
+        """
+        xp = e.xp
+        x = s[..., None] * self.u
+        total, mean, k2, k3, k4 = Cumulants.of(e, e.once(self.weight * e.exp(x)), self.u)
+        old_total, old1, old2, old3, old4 = self.old  # the first is 0 but for rounding
+        integral = s * (
+            0.5 * (old1 + mean) + s * (3 / 28 * (old2 - k2) + s * ((old3 + k3) / 84 + s * (old4 - k4) / 1680))
+        )
+        exponent = s * self.reach
+        near = exponent <= NEAR
+        kl = s * mean - xp.where(near, integral, xp.log(total / old_total))
+        first = s * (s * k2)  # derivatives of the KL by log s: this one, and the next two as multiples of it
+        skew = s * k3 / k2
+        second, third = 2.0 + skew, 4.0 + 5.0 * skew + s * s * k4 / k2
+        growth = first / kl  # of log KL
+        bend = second - growth
+        twist = third - growth * (3.0 * second - 2.0 * growth)
+        step = xp.log(self.room / kl) / growth
+        step = step * (1.0 - step * (0.5 * bend - step * (0.5 * bend * bend - twist / 6.0)))
+        inside = (s == 1.0) & (kl <= self.room)
+        following = xp.where(inside, 1.0, s * xp.exp(xp.clip(step, -LONGEST_STEP, LONGEST_STEP)))
+        double = xp.finfo(s.dtype).bits == 64
+        short, direct = (1.5e-2, 1e-6) if double else (0.15, 1e-3)
+        short = short / (2.0 + exponent)  # the larger the exponents, the more of the fourth power is left
+        last = inside | ((xp.abs(step) <= short) & (following < 1.0) & (mean * mean <= DRIFT * k2))
+        trusted = (exponent < HEAVY) & (near | (self.room >= direct))
+        return xp.where(following < 1.0, following, xp.where(following >= 1.0, 1.0, s)), last & trusted
 
 
 class CategoricalPath:
     """Between two batches of logits; a class that either policy gives probability 0 has probability 0."""
 
-    def __init__(self, e: Engine, predicted: Vector, old: Vector, *, precise: bool = True) -> None:
-        """`precise` says that KLs below 1e-6 must keep their digits."""
-        self.e, self.predicted, self.old, self.precise = e, predicted, old, precise
+    def __init__(self, e: Engine, predicted: Vector, old: Vector) -> None:
+        self.e, self.predicted, self.old = e, predicted, old
 
     def rows(self, mask: Mask) -> CategoricalPath | None:
         """The same for some of the states, if the arrays have one row for each."""
-        if tuple(self.predicted.shape[:-1]) != tuple(mask.shape) != () or self.predicted.shape != self.old.shape:
+        one_row_each = tuple(self.predicted.shape[:-1]) == tuple(mask.shape) != ()
+        if not (self.e.concrete and one_row_each and self.predicted.shape == self.old.shape):
             return None
-        return CategoricalPath(self.e, self.predicted[mask], self.old[mask], precise=self.precise)
+        return CategoricalPath(self.e, self.predicted[mask], self.old[mask])
+
+    def afresh(self) -> CategoricalPath:
+        """The same, with nothing computed yet."""
+        return CategoricalPath(self.e, self.predicted, self.old)
+
+    @functools.cached_property
+    def _difference(self) -> Vector:
+        return self.predicted - self.old
+
+    @functools.cached_property
+    def _plain(self) -> bool:
+        """Whether no class is forbidden and no difference is too large; one sum of squares tells."""
+        if not self.e.concrete:
+            return False
+        flat = self._difference.reshape(-1)
+        return float(self.e.vecdot(flat, flat)) <= FURTHEST * FURTHEST
 
     @functools.cached_property
     def support(self) -> Mask | None:
         """Where both policies' probabilities are positive; None if it is known to be everywhere."""
-        xp = self.e.xp
-        if self.e.concrete and math.isfinite(float(xp.sum(self.predicted)) + float(xp.sum(self.old))):
+        if self._plain:
             return None
-        return xp.isfinite(self.predicted) & xp.isfinite(self.old)
+        return self.e.xp.isfinite(self.predicted) & self.e.xp.isfinite(self.old)
 
     @property
     def narrows(self) -> Mask | None:
@@ -108,79 +207,74 @@ class CategoricalPath:
         return x if self.support is None else self.e.xp.where(self.support, x, 0.0)
 
     @functools.cached_property
-    def raw_change(self) -> Vector:
+    def change(self) -> Vector:
         """log π − log π_old up to a constant, 0 outside of the support."""
-        return self.e.xp.clip(self._supported(self.predicted - self.old), -FURTHEST, FURTHEST)
+        if self._plain:
+            return self._difference
+        return self.e.xp.clip(self._supported(self._difference), -FURTHEST, FURTHEST)
 
     @functools.cached_property
     def centred(self) -> Centred:
         e, xp = self.e, self.e.xp
         top = _finite_max(e, self.old)
-        shifted = self.old - top[..., None]
-        weight = e.exp(shifted)
-        total = xp.sum(weight, axis=-1)
+        weight = e.exp(self.old - top[..., None])
         floor = 0.0
-        if self.support is not None:
+        if self.support is None:
+            total = xp.sum(weight, axis=-1)
+        else:
             kept = xp.where(self.support, weight, 0.0)
-            kept_total = xp.sum(kept, axis=-1)
-            floor = xp.log(total) - xp.log(kept_total)
-            shifted, weight, total = xp.where(self.support, shifted, -math.inf), kept, kept_total
-        q = weight / total[..., None]
-        change = self.raw_change - xp.sum(q * self.raw_change, axis=-1)[..., None]
-        return Centred(q, shifted - xp.log(total)[..., None], self._supported(change), floor)
+            total = xp.sum(kept, axis=-1)
+            floor = xp.log(xp.sum(weight, axis=-1)) - xp.log(total)
+            weight = kept
+        change, weight = self.change, e.once(weight)
+        low, high = xp.min(change, axis=-1), xp.max(change, axis=-1)
+        mean = e.vecdot(weight, change) / total
+        u = e.once(self._supported(change - mean[..., None]))
+        return Centred(weight, u, xp.maximum(high - mean, mean - low), total, top, floor)
+
+    @functools.cached_property
+    def _old(self) -> tuple[Vector, Vector]:
+        """π_old and its logarithm on the support; 0 and −inf elsewhere."""
+        weight, _, _, total, top, _ = self.centred
+        logs = self.old - (top + self.e.xp.log(total))[..., None]
+        logs = logs if self.support is None else self.e.xp.where(self.support, logs, -math.inf)
+        return weight / total[..., None], logs
 
     @property
     def floor(self) -> PerState | float:
         return self.centred.floor
 
     def spread(self, e: Engine) -> PerState:
-        q, _, u, _ = self.centred
-        return e.xp.sum(q * u * u, axis=-1)
+        weight, u, _, total, *_ = self.centred
+        return e.vecdot(weight, u * u) / total
 
     def guess(self, e: Engine, room: PerState) -> Guess:
-        """A few steps of third order from where the KL's first two terms, ½V₀s² + ⅓κs³, meet the bound.
-
-        The third derivative of log Z at s is that of the parabola through V there, and V and its slope κ at the old
-        policy. Sure is who is at s = 1 and inside, or whose last step was so short that its square is rounding; nobody
-        with a class so heavy that its e^x may be out of range.
-        """
+        """A few steps of fourth order from where the KL's first terms meet the bound."""
         xp = e.xp
-        q, _, u, _ = self.centred
-        quarter = q * u * u
-        v0, skew = xp.sum(quarter, axis=-1), xp.sum(quarter * u, axis=-1)
-        leading = xp.sqrt(2.0 * room / v0)
-        s = leading
-        for _ in range(3):
-            s = s - (s * (0.5 * v0 + s * skew / 3.0) - room / s) / (v0 + s * skew)
-        s = xp.where((s * FAR_START > leading) & (s < FAR_START * leading), s, leading)
-        s = xp.where(s < 1.0, s, 1.0)
-        short = 2e-5 if xp.finfo(room.dtype).bits == 64 else 3e-3
+        weight, u, reach, *_ = self.centred
+        if u.shape[:-1] != room.shape:
+            weight, u = (xp.broadcast_to(x, (*room.shape, u.shape[-1])) for x in (weight, u))
+            reach = xp.broadcast_to(reach, room.shape)
+        quick = Quick(weight, u, reach, room, Cumulants.of(e, weight, u))
+        s, sure = quick.step(e, quick.start(e))
 
-        def step(s: PerState, unsure: Mask) -> tuple[PerState, Mask]:
-            grown = e.once(q * (e.expm1(s[..., None] * u) if self.precise else e.exp(s[..., None] * u) - 1.0))
-            rise = xp.sum(grown, axis=-1)
-            weighted = (q + grown) * u
-            mean = xp.sum(weighted, axis=-1) / (1.0 + rise)
-            v = xp.sum(weighted * u, axis=-1) / (1.0 + rise) - mean * mean
-            excess = s * mean - xp.log1p(rise) - room
-            slope, bend = s * v, 3.0 * v - 2.0 * v0 - s * skew
-            change = excess / (slope - 0.5 * excess * bend / slope)
-            following = s - change
-            inside = (s == 1.0) & (excess <= 0.0)
-            close = (xp.abs(change) <= short * s) & (xp.abs(excess) <= 2.0 * short * room) & (following < 1.0)
-            following = xp.where(inside | ~(following < 1.0), 1.0, following)
-            return xp.where(unsure, following, s), unsure & ~(inside | close)
+        def again(quick: Quick, s: PerState, sure: Mask) -> tuple[PerState, Mask]:
+            def step(s: PerState, sure: Mask) -> tuple[PerState, Mask]:
+                following, last = quick.step(e, s)
+                return xp.where(sure, s, following), sure | last
 
-        unsure = s * xp.max(u, axis=-1) < HEAVY  # the others are left to the search
-        heavy = ~unsure
-        s, unsure = step(*step(s, unsure))
-        s, unsure = e.loop(lambda s, unsure: unsure, step, (s, unsure), max_steps=QUICK_STEPS - 2)
-        light = s * xp.max(u, axis=-1) < HEAVY
-        return Guess(s, ~unsure & ~heavy & light & (s > 0.0))
+            return e.loop(lambda s, sure: ~sure, step, (s, sure), max_steps=QUICK_STEPS - 1)
+
+        if not e.concrete:
+            return Guess(*again(quick, s, sure), self.rows, self.afresh)
+        left = ~sure
+        if e.any(left):
+            s[left], sure[left] = again(quick.rows(left), s[left], sure[left])
+        return Guess(s, sure, self.rows, self.afresh)
 
     def along(self, e: Engine, s: PerState) -> tuple[PerState, PerState]:
-        q, log_q, u, _ = self.centred
-        found = tilt(e, q, log_q, s[..., None] * u)
+        u = self.centred.change
+        found = tilt(e, *self._old, s[..., None] * u)
         mean = e.vecdot(found.weight, u) / found.total
         about = u - mean[..., None]
         variance = e.vecdot(found.weight, about * about) / found.total
@@ -189,17 +283,17 @@ class CategoricalPath:
     @functools.cached_property
     def _surprise(self) -> tuple[Vector, PerState]:
         """log π_old less its mean, 0 where there is no probability; and the mean, −H(π_old)."""
-        q, log_q, _, _ = self.centred
+        q, log_q = self._old
         log_q = self._supported(log_q)
-        mean = self.e.xp.sum(q * log_q, axis=-1)
+        mean = self.e.vecdot(q, log_q)
         return self._supported(log_q - mean[..., None]), mean
 
     def moments(self, e: Engine, s: PerState, tau: PerState) -> Moments:
-        q, log_q, change, floor = self.centred
+        change = self.centred.change
         surprise, mean_surprise = self._surprise
         direction = surprise + s[..., None] * change  # w
         x = tau[..., None] * direction - surprise
-        found = tilt(e, q, log_q, x)
+        found = tilt(e, *self._old, x)
 
         def mean(y: Vector) -> PerState:
             return e.vecdot(found.weight, y) / found.total
@@ -207,51 +301,53 @@ class CategoricalPath:
         kl = e.xp.clip(mean(x) - found.log_total, 0.0, None)
         u, w = (y - mean(y)[..., None] for y in (change, direction))
         entropy = -kl - mean(surprise) - mean_surprise
-        return Moments(kl + floor, entropy, mean(u * u), mean(u * w), mean(w * w))
+        return Moments(kl + self.floor, entropy, mean(u * u), mean(u * w), mean(w * w))
 
     def hottest(self, e: Engine, s: PerState) -> float:
         return math.inf
 
     def at(self, e: Engine, s: PerState, tau: PerState | None) -> tuple[Vector, ...]:
-        between = self.old + s[..., None] * (self.predicted - self.old)
-        between = between if tau is None else tau[..., None] * between
+        between = s[..., None] * self._difference
+        between += self.old
+        if tau is not None:
+            between *= tau[..., None]
         return (between if self.support is None else e.xp.where(self.support, between, -math.inf),)
 
     def linear(self, e: Engine, s: PerState, tau: PerState | None, cotangents: Sequence[Vector]) -> Linear:
         xp = e.xp
         pull = self._supported(cotangents[0])
-        change = self.raw_change
-        between = self._supported(self.old) + s[..., None] * change
+        change = self.change
+        between = s[..., None] * change
+        between += self._supported(self.old)
         warmed = between if tau is None else tau[..., None] * between
         if self.support is not None:
             warmed = xp.where(self.support, warmed, -math.inf)
         weight = e.once(e.exp(warmed - _finite_max(e, warmed)[..., None]))
-        p = weight / xp.sum(weight, axis=-1)[..., None]
-
-        def about(y: Vector) -> Vector:
-            return y - e.vecdot(p, y)[..., None]
-
-        u, w = about(change), None if tau is None else about(between)
+        total, along = e.power_sums(weight, change, 1)
+        u = change - (along / total)[..., None]
+        weighted = weight * u
+        w = None if tau is None else between - (e.vecdot(weight, between) / total)[..., None]
 
         def back(along_path: PerState, along_warmth: PerState, old: bool) -> tuple[tuple, tuple | None]:
-            moved = along_path[..., None] * u
+            moved = (along_path / total)[..., None] * weighted
             if w is not None:
-                moved = moved + along_warmth[..., None] * w
-            natural = pull - p * moved
-            natural = natural if tau is None else tau[..., None] * natural
+                moved += (along_warmth / total)[..., None] * (weight * w)
+            natural = pull - moved
+            if tau is not None:
+                natural *= tau[..., None]
             to_predicted = (s[..., None] * natural,)
             if not old:
                 return to_predicted, None
-            weight = e.exp(self.old - _finite_max(e, self.old)[..., None])
-            q = weight / xp.sum(weight, axis=-1)[..., None]
+            old_weight = e.exp(self.old - _finite_max(e, self.old)[..., None])
+            q = old_weight / xp.sum(old_weight, axis=-1)[..., None]
             pressed = (along_path / xp.where(s > 0.0, s, 1.0))[..., None]
-            return to_predicted, ((1.0 - s)[..., None] * natural - pressed * (q - p),)
+            return to_predicted, ((1.0 - s)[..., None] * natural - pressed * (q - weight / total[..., None]),)
 
         none = 0.0 * s
         return Linear(
-            e.vecdot(p, u * u),
-            none if w is None else e.vecdot(p, u * w),
-            none if w is None else e.vecdot(p, w * w),
+            e.vecdot(weighted, u) / total,
+            none if w is None else e.vecdot(weighted, w) / total,
+            none if w is None else e.vecdot(weight, w * w) / total,
             e.vecdot(pull, change),
             none if w is None else e.vecdot(pull, between),
             back,

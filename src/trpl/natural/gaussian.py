@@ -21,7 +21,7 @@ from trpl.special import log1p_excess
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import Array, Mask
+    from trpl.types import Array
 
 
 class Spectrum(NamedTuple):
@@ -91,9 +91,6 @@ class DiagPath(NamedTuple):
         return e.xp.sum((self.spectrum.precision * self.spectrum.shift) ** 2 + 0.5 * self.spectrum.excess**2, axis=-1)
 
     def guess(self, e: Engine, room: Array) -> None:
-        return None
-
-    def rows(self, mask: Mask) -> None:
         return None
 
     def along(self, e: Engine, s: Array) -> tuple[Array, Array]:
@@ -183,9 +180,6 @@ class FullPath(NamedTuple):
         return DiagPath.spread(self, e)  # pyright: ignore[reportArgumentType]
 
     def guess(self, e: Engine, room: Array) -> None:
-        return None
-
-    def rows(self, mask: Mask) -> None:
         return None
 
     def along(self, e: Engine, s: Array) -> tuple[Array, Array]:

@@ -52,6 +52,10 @@ class Guess(NamedTuple):
 
     s: Array
     sure: Mask
+    rows: Callable[[Mask], Path | None]
+    """The path of some of the states; None if they cannot be picked out."""
+    afresh: Callable[[], Path]
+    """The same path, for a branch of a traced function: what it remembers there stays there."""
 
 
 class Path(Protocol):
@@ -73,10 +77,6 @@ class Path(Protocol):
 
     def guess(self, e: Engine, room: Array) -> Guess | None:
         """s at which the KL less its floor is `room`, if the family has a quick way; it may be sure of nothing."""
-        ...
-
-    def rows(self, mask: Mask) -> Path | None:
-        """The same path for some of the states, if that can be had; only asked of paths that guess."""
         ...
 
     def along(self, e: Engine, s: Array) -> tuple[Array, Array]:
@@ -119,9 +119,6 @@ class Together:
         return _total(part.spread(e) for part in self.parts)
 
     def guess(self, e: Engine, room: Array) -> None:
-        return None
-
-    def rows(self, mask: Mask) -> None:
         return None
 
     def along(self, e: Engine, s: Array) -> tuple[Array, Array]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array, Mask, PerState
 
-BLOCK = 1 << 15
+BLOCK = 1 << 16
 """Entries of the largest array that are worked on at once."""
 FLAT, SHARP = 1e-9, 30.0
 """Temperatures τ at which a policy has as much, or as little, entropy as is ever looked for."""
@@ -31,8 +31,8 @@ FLAT, SHARP = 1e-9, 30.0
 class Between(Protocol):
     """How a family makes the path between two policies."""
 
-    def __call__(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array], *, precise: bool) -> Path:
-        """`precise` says that small KLs must keep all their digits."""
+    def __call__(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> Path:
+        """The path; nothing is computed yet."""
         ...
 
 
@@ -64,9 +64,8 @@ class Problem(NamedTuple):
         return broadcast_shapes(*leading)
 
     def path(self, e: Engine, between: Between) -> Path:
-        """From the old to the predicted policy; of bounds that cannot be looked at the smallest is not known."""
-        precise = not (e.concrete and self.bound.dtype.itemsize == 8) or not e.all(self.bound > PRECISE)
-        return between(e, self.predicted, self.old, precise=precise)
+        """From the old to the predicted policy."""
+        return between(e, self.predicted, self.old)
 
     def place(self, e: Engine, path: Path) -> Place:
         """The place of the projection on the path."""
@@ -75,10 +74,6 @@ class Problem(NamedTuple):
         if self.entropy is None:
             return find(e, path, bound)
         return find(e, path, bound, Entropy(e.xp.broadcast_to(self.entropy, batch), self.equality))
-
-
-PRECISE = 1e-6
-"""A bound below it needs e^x − 1 in one piece."""
 
 
 def residuals(num_arrays: int, held: str) -> tuple[Like, ...]:
@@ -104,11 +99,11 @@ def _solve(e: Engine, between: Between, problem: Problem) -> tuple[Solved, Mask]
     moved, shape = place.moved, problem.batch
     if path.narrows is not None:
         moved = moved | path.narrows
-    outputs = []
+    outputs, everybody = [], e.all(moved)
     for x, at, core in zip(problem.predicted, path.at(e, place.s, place.tau), problem.cores, strict=True):
         mask = moved[(..., *(None,) * core)]
         own = e.xp.broadcast_to(x, (*shape, *x.shape[x.ndim - core :]))
-        outputs.append(e.xp.where(mask, at, own))
+        outputs.append(at if everybody else e.xp.where(mask, at, own))
     if place.tau is None or place.held is None:
         return Solved(tuple(outputs), (e.xp.where(moved, place.s, 1.0),)), moved
     one = e.xp.ones_like(place.s)
@@ -188,11 +183,11 @@ def entropy_range(
     """
     problem = Problem.of((*old, *old, bound), cores, "free")
     old, bound = problem.old, e.xp.broadcast_to(problem.bound, problem.batch)
-    here, one = between(e, old, old, precise=True), e.xp.ones_like(bound)
+    here, one = between(e, old, old), e.xp.ones_like(bound)
     sharp = e.xp.minimum(SHARP * one, 0.999 * here.hottest(e, 0.0 * one) * one)
     found = []
     for tau in (sharp, FLAT * one):
-        path = between(e, here.at(e, 0.0 * one, tau), old, precise=True)
+        path = between(e, here.at(e, 0.0 * one, tau), old)
         place = find(e, path, bound)
         found.append(path.moments(e, place.s, one).entropy)
     return found[0], found[1]
@@ -211,7 +206,8 @@ def _blocks(problem: Problem) -> tuple[int, list[slice]]:
     """The number of states, and slices of them."""
     num = math.prod(problem.batch)
     widest = max(math.prod(x.shape[x.ndim - core :]) for x, core in zip(problem.predicted, problem.cores, strict=True))
-    step = max(1, BLOCK // max(widest, 1))
+    count = max(1, round(num * widest / BLOCK))  # equal blocks: a small one costs as many calls as a large one
+    step = max(1, -(-num // count))
     return num, [slice(i, min(i + step, num)) for i in range(0, num, step)]
 
 

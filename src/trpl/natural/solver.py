@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from trpl.natural.path import Linear, Moments, Path
-from trpl.roots import increasing_root
+from trpl.roots import bracketed_root
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SMALLEST = 1e-30  # start of a search for s; the bracket goes on from there
 MAX_WARMTH_STEPS = 80
 MET = 1e-9  # of 1 + |β|: an entropy that is further from its target could not be had
+ENTROPY_TOLERANCE = 1e-8  # of √KL, before the last step: its slope jumps where the entropy begins to hold
 FLATTEST = 1e-6  # slope of the KL by log s, as a share of it
 BEFORE_A_JUMP = 0.99  # of s where two classes tie: sharpened, all probability is on one before, on the other after
 WIDEST_STEP = 2.0  # of log τ, where nothing holds it yet
@@ -64,9 +65,9 @@ def _bound_alone(e: Engine, path: Path, bound: PerState) -> Place:
     else:
 
         def search(s: PerState, unsure: Mask) -> PerState:
-            some = path.rows(unsure) if e.concrete else None
+            some = guess.rows(unsure)
             if some is None:
-                return xp.where(unsure, _search(e, path, room, unsure), s)
+                return xp.where(unsure, _search(e, guess.afresh(), room, unsure), s)
             s[unsure] = _search(e, some, room[unsure], unsure[unsure])
             return s
 
@@ -89,21 +90,22 @@ def _search(e: Engine, path: Path, room: PerState, wanted: Mask) -> PerState:
         kl, change = path.along(e, s)
         return kl, s * s * change
 
-    root = increasing_root(e, evaluate, room, start=start, active=active)
+    root = bracketed_root(e, evaluate, room, start=start, active=active)
     return xp.where(active, xp.clip(root, 0.0, 1.0), one)
 
 
 def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> Place:
     xp = e.xp
     one = xp.ones_like(bound)
-    path.moments(e, 0.0 * one, one)  # what the path remembers is made here, not inside of a loop that is traced
-    first, last = (warmth(e, path, s, entropy, one) for s in (0.0 * one, one))
-    from_old = path.moments(e, 0.0 * one, first)
-    least = from_old.kl
+    ends = xp.stack([0.0 * one, one])  # both at once: the path and the target have the batch's axes
+    path.moments(e, ends, xp.ones_like(ends))  # what the path remembers is made here, not inside of a loop
+    tau_ends = warmth(e, path, ends, entropy, xp.ones_like(ends))
+    found = path.moments(e, ends, tau_ends)
+    least, change = found.kl[0], found.change[0]
     room = bound - least
-    outside = ~(path.moments(e, one, last).kl <= bound)
+    outside = ~(found.kl[1] <= bound)
     active = outside & (room > 0.0)
-    log_first, log_last = xp.log(first), xp.log(last)
+    log_first, log_last = xp.log(tau_ends)
 
     def at(s: PerState) -> tuple[PerState, Moments, Mask]:
         """τ, the moments there, and whether the entropy is met by it."""
@@ -120,9 +122,10 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
         slope = tau * s * xp.where(held, s * (found.change - lost), s * found.change + (tau - 1.0) * found.cross)
         return kl, xp.maximum(slope, FLATTEST * kl)
 
-    start = xp.sqrt(2.0 * xp.where(active, room, one) / xp.clip(from_old.change, SMALLEST, None))
+    start = xp.sqrt(2.0 * xp.where(active, room, one) / xp.clip(change, SMALLEST, None))
     start = xp.clip(start, SMALLEST, 1.0)
-    root = increasing_root(e, evaluate, xp.where(active, room, one), start=start, active=active)
+    near = ENTROPY_TOLERANCE if xp.finfo(bound.dtype).bits == 64 else None
+    root = bracketed_root(e, evaluate, xp.where(active, room, one), start=start, active=active, tolerance=near)
     s = xp.where(outside, xp.where(active, xp.clip(root, 0.0, 1.0), 0.0 * one), one)
     tau, _, held = at(s)
     if entropy.equality:  # where the KL jumps over the bound, the last place before the jump that meets the entropy

@@ -1,0 +1,107 @@
+"""The joint layer in JAX against PyTorch: values and gradients to 1e-10.
+
+Compiling is most of the time, so it happens once for each function: "everything" has a part of each family, and only a
+categorical alone has a search of its own.
+"""
+
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+
+import trpl
+import trpl.jax
+import trpl.torch
+from families.pairs import BOUND, BY_NAME, options, policies
+from frameworks import QUICK
+
+pytestmark = pytest.mark.usefixtures("x64")
+CASES = [
+    *(("categorical", held) for held in (None, "min_entropy", "entropy")),
+    ("everything", None),
+    ("everything", "entropy"),
+]
+
+
+def weights(name):
+    kind, rng = BY_NAME[name], np.random.default_rng(1)
+    return [rng.normal(size=x.shape) for x in kind.arrays(policies(kind, np.asarray)[0])]
+
+
+@cache
+def compiled(name, held):
+    """Policies and options to the projected arrays and all gradients."""
+    kind, given = BY_NAME[name], weights(name)
+
+    def total(p, q, named):
+        out = kind.arrays(trpl.jax.JointKLProjection(1.0)(p, q, **named))
+        return sum((w * x).sum() for w, x in zip(given, out, strict=True)), out
+
+    def run(p, q, named):
+        (_, out), grads = jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)(p, q, named)
+        return [*out, *kind.arrays(grads[0]), *kind.arrays(grads[1]), *(grads[2][k] for k in named)]
+
+    return jax.jit(run, compiler_options=QUICK)
+
+
+def in_torch(name, p, q, named):
+    kind, num = BY_NAME[name], len(weights(name))
+    leaves = [torch.as_tensor(x).requires_grad_() for x in (*kind.arrays(p), *kind.arrays(q), *named.values())]
+    given = dict(zip(named, leaves[2 * num :], strict=True))
+    layer = trpl.torch.JointKLProjection(1.0)
+    out = kind.arrays(layer(kind.unflatten(leaves[:num]), kind.unflatten(leaves[num : 2 * num]), **given))
+    total = sum((torch.as_tensor(w) * x).sum() for w, x in zip(weights(name), out, strict=True))
+    return [x.detach().numpy() for x in (*out, *torch.autograd.grad(total, leaves))]
+
+
+def compare(ours, other):
+    for x, y in zip(ours, other, strict=True):
+        x, y = (np.tril(z) if np.ndim(z) == 3 else np.asarray(z) for z in (x, y))
+        assert_allclose(x, y, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("name", "held"), CASES)
+def test_frameworks_agree(name, held):
+    kind, named = BY_NAME[name], options(BY_NAME[name], held)
+    expected = in_torch(name, *policies(kind, np.asarray), named)
+    found = compiled(name, held)(*policies(kind, jax.numpy.asarray), named)
+    compare(found, expected)
+
+
+def test_masked_classes():
+    named = options(BY_NAME["categorical"], None)
+    mask = np.zeros((6, 5), dtype=bool)
+    mask[::2, 1] = mask[3, 4] = True
+    p, q = (trpl.Categorical(np.where(mask, -np.inf, x.logits)) for x in policies(BY_NAME["categorical"], np.asarray))
+    found = compiled("categorical", None)(*(trpl.Categorical(jax.numpy.asarray(x.logits)) for x in (p, q)), named)
+    given, out = weights("categorical")[0], np.asarray(found[0])
+    assert_array_equal(out == -np.inf, mask)
+    assert np.isfinite(given).all()
+    leaves = torch.as_tensor(p.logits).requires_grad_()
+    expected = trpl.torch.JointKLProjection(BOUND)(
+        trpl.Categorical(leaves), trpl.Categorical(torch.as_tensor(q.logits))
+    )
+    (grad,) = torch.autograd.grad(expected.logits, leaves, torch.as_tensor(np.where(mask, 0.0, given)))
+    compare([out[~mask], np.asarray(found[1])[~mask]], [expected.logits.detach().numpy()[~mask], grad.numpy()[~mask]])
+
+
+def test_mapped():
+    kind = BY_NAME["categorical"]
+    layer = trpl.jax.JointKLProjection(BOUND)
+    mapped = jax.jit(jax.vmap(lambda p, q: layer(p, q)), compiler_options=QUICK)
+    found = mapped(*policies(kind, jax.numpy.asarray))
+    expected = trpl.torch.JointKLProjection(BOUND)(*policies(kind, torch.as_tensor))
+    compare(found, [expected.logits.numpy()])
+
+
+def test_float32():
+    kind = BY_NAME["categorical"]
+    project = jax.jit(trpl.jax.JointKLProjection(BOUND).__call__, compiler_options=QUICK)
+    found = project(*policies(kind, lambda x: jax.numpy.asarray(x, dtype="float32")))
+    assert found.logits.dtype == "float32"
+    wide = trpl.Categorical(np.asarray(found.logits, dtype="float64"))
+    p, q = policies(kind, np.asarray)
+    assert_allclose(trpl.kl(wide, q), np.minimum(BOUND, trpl.kl(p, q)), rtol=1e-3)
