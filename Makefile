@@ -64,6 +64,7 @@ bench: $(VENV)/.dev
 stress: $(VENV)/.dev
 	@mkdir -p bench
 	$(ONE_THREAD) $(BIN)/python stress/numerics.py --out bench/stress-numerics.json
+	$(ONE_THREAD) $(BIN)/python stress/families.py --out bench/stress-families.json
 	$(ONE_THREAD) $(BIN)/python stress/faults.py --out bench/stress-faults.json
 	$(ONE_THREAD) $(BIN)/python stress/files.py --out bench/stress-files.json
 	$(ONE_THREAD) $(BIN)/python stress/builds.py --out bench/stress-builds.json
