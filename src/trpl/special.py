@@ -150,7 +150,8 @@ def gamma_rest_bregman(e: Engine, x: Array, y: Array, change: Array) -> Array:
 
     def moved() -> Array:
         steps = e.asarray(np.arange(SHIFT), x)  # one call for all of them, on a new last axis
-        found, logs = excess(*(z[..., None] + steps for z in (x, lower)), change[..., None], grows[..., None])
+        wide = [z[..., None] for z in (x, lower, change, grows)]
+        found, logs = excess(wide[0] + steps, wide[1] + steps, wide[2], wide[3])
         return xp.sum(found, axis=-1) + SHIFT * log_above - y * (logs[..., 0] - log_above)
 
     return rest + xp.where(low, moved(), 0.0 * x) if e.any(low) else rest

@@ -277,6 +277,7 @@ D = torch.distributions
 DISTRIBUTIONS = [
     lambda x: D.Categorical(logits=x),
     lambda x: D.OneHotCategorical(logits=x),
+    lambda x: D.OneHotCategoricalStraightThrough(logits=x),
     lambda x: D.Independent(D.Bernoulli(logits=x), 1),
     lambda x: D.Independent(D.Beta(x.exp(), (-x).exp()), 1),
     lambda x: D.Independent(D.Categorical(logits=x.unflatten(-1, (2, 2))), 1),
@@ -289,9 +290,29 @@ def test_distributions_in_and_out(make):
     p, q = (make(torch.randn(5, 4, generator=rng, dtype=torch.float64)) for _ in range(2))
     projected = trpl.torch.JointKLProjection(0.01)(p, q)
     assert type(projected) is type(p)
-    kl = D.kl_divergence(projected, q) if type(p) is not D.OneHotCategorical else None
+    kl = D.kl_divergence(projected, q) if not isinstance(p, D.OneHotCategorical) else None
     if kl is not None:
         assert_allclose(kl.numpy(), np.minimum(0.01, D.kl_divergence(p, q).numpy()), rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["OneHotCategorical", "MaskedCategorical", "MaskedOneHotCategorical"])
+def test_distributions_of_torchrl(name):
+    kind = getattr(pytest.importorskip("torchrl.modules.distributions"), name)
+    mask = torch.tensor([True, False, True, True])
+    options = {"mask": mask.expand(5, 4)} if "Masked" in name else {}
+    rng = torch.Generator().manual_seed(0)
+    logits = [torch.randn(5, 4, generator=rng, dtype=torch.float64) for _ in range(2)]
+    layer = trpl.torch.JointKLProjection(0.01)
+    projected = layer(*(kind(logits=x, **options) for x in logits))
+    assert type(projected) is kind
+    masked = [x.masked_fill(~mask, -torch.inf) if options else x for x in logits]
+    expected = layer(*(trpl.Categorical(x) for x in masked))
+    actions = torch.nn.functional.one_hot(torch.tensor([0, 2, 3, 0, 2]), 4)
+    index = actions if "OneHot" in name else actions.argmax(-1)
+    assert_allclose(projected.log_prob(index).numpy(), trpl.log_prob(expected, actions.argmax(-1)).numpy(), rtol=1e-9)
+    if name == "MaskedCategorical":
+        with pytest.raises(ValueError, match="boolean mask"):
+            layer(*(kind(logits=x, indices=torch.tensor([[0, 2]] * 5)) for x in logits))
 
 
 @pytest.mark.parametrize("name", ["categorical", "bernoulli", "beta"])

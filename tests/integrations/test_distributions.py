@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose as assert_close
 
 import trpl.jax
 import trpl.torch
-from trpl import DiagGaussian, FullGaussian
+from trpl import Beta, Categorical, DiagGaussian, FullGaussian
 from trpl.integrations.distributions import penalty, project, split
 
 with warnings.catch_warnings():  # both use names that newer versions of JAX deprecate
@@ -64,12 +64,12 @@ def test_the_gaussian_inside_is_projected_and_put_back(name):
     wanted = LAYER(predicted, old)
     found = project(LAYER, make(predicted), make(old))
     assert type(found) is type(make(predicted))
-    for a, b in zip(split(found).gaussian, wanted, strict=True):
+    for a, b in zip(split(found).policy, wanted, strict=True):
         assert_close(a, b, atol=1e-6)
     assert jnp.all(jnp.isfinite(found.log_prob(jnp.full((6, 3), 0.1))))
     assert_close(penalty(LAYER, make(predicted), found), LAYER.penalty(predicted, wanted), rtol=1e-4)
     raised = project(LAYER, make(predicted), make(old), min_entropy=9.0)
-    assert_close(trpl.entropy(split(raised).gaussian), 9.0, atol=1e-4)
+    assert_close(trpl.entropy(split(raised).policy), 9.0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -78,11 +78,52 @@ def test_gradients_pass(name):
     predicted, old = values(0), values(1)
 
     def total(mean, through):
-        return split(through(predicted._replace(mean=mean))).gaussian.mean.sum()
+        return split(through(predicted._replace(mean=mean))).policy.mean.sum()
 
     direct = jax.grad(lambda mean: total(mean, lambda p: LAYER(p, old)))(predicted.mean)
     wrapped = jax.grad(lambda mean: total(mean, lambda p: project(LAYER, make(p), make(old))))(predicted.mean)
     assert_close(wrapped, direct, atol=1e-5)
+
+
+def logits(seed):
+    return Categorical(jnp.asarray(np.random.default_rng(seed).normal(size=(6, 4)), jnp.float32))
+
+
+def shapes(seed):
+    return Beta(*jnp.asarray(np.exp(np.random.default_rng(seed).normal(size=(2, 6, 3))), jnp.float32))
+
+
+td = tfp.distributions
+OTHERS = {
+    "distrax categorical": (logits, lambda p: distrax.Categorical(logits=p.logits)),
+    "distrax one-hot": (logits, lambda p: distrax.OneHotCategorical(logits=p.logits)),
+    "distrax bernoulli": (logits, lambda p: distrax.Independent(distrax.Bernoulli(logits=p.logits), 1)),
+    "distrax beta": (shapes, lambda p: distrax.Independent(distrax.Beta(*p), 1)),
+    "tfp categorical": (logits, lambda p: td.Categorical(logits=p.logits)),
+    "tfp one-hot": (logits, lambda p: td.OneHotCategorical(logits=p.logits)),
+    "tfp bernoulli": (logits, lambda p: td.Independent(td.Bernoulli(logits=p.logits), 1)),
+    "tfp beta": (shapes, lambda p: td.Independent(td.Beta(*p), 1)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_policies_that_are_not_gaussian(name):
+    """Through a stand-in for a layer, so that nothing is compiled: what is asked is what goes in and comes out."""
+    values, make = OTHERS[name]
+    seen = []
+
+    def halfway(predicted, old):
+        seen.append((predicted, old))
+        return type(predicted)(*(0.5 * (x + y) for x, y in zip(predicted, old, strict=True)))
+
+    found = project(halfway, make(values(0)), make(values(1)))
+    assert type(found) is type(make(values(0)))
+    (p, q), middle = seen[0], split(found).policy
+    for x, y, between, given in zip(p, q, middle, values(0), strict=True):
+        offset = (x - given)[..., :1]  # Distrax normalises logits
+        assert_close(x, given + offset, atol=1e-6)
+        between = between - (between - 0.5 * (x + y))[..., :1] if isinstance(p, Categorical) else between
+        assert_close(between, 0.5 * (x + y), atol=1e-6)
 
 
 def torch_squashed(mean, std):
@@ -102,7 +143,7 @@ def test_squashing_leaves_the_kl_as_it_is_by_quadrature():
     for p, wanted in ((projected, 0.031), (predicted, None)):
         log_p, log_q = p.log_prob(y[inside])[:, 0], old.log_prob(y[inside])[:, 0]
         kl = torch.trapezoid(log_p.exp() * (log_p - log_q), y[inside, 0, 0]).item()
-        parts = trpl.kl_parts(split(p).gaussian, split(old).gaussian)
+        parts = trpl.kl_parts(split(p).policy, split(old).policy)
         assert kl == pytest.approx((parts.mean + parts.cov).item(), rel=1e-4)
         if wanted is not None:
             assert kl == pytest.approx(wanted, rel=1e-4)
@@ -130,7 +171,7 @@ def test_what_does_not_fit_is_refused():
     squashed = distrax.Transformed(distribution=base, bijector=distrax.Block(distrax.Tanh(), 1))
     with pytest.raises(ValueError, match=r"transformed alike.*Block and none"):
         project(LAYER, squashed, base)
-    with pytest.raises(ValueError, match=r"cannot find a Gaussian.*Categorical"):
-        split(distrax.Categorical(logits=jnp.zeros(3)))
+    with pytest.raises(ValueError, match=r"cannot find a policy.*Gumbel"):
+        split(distrax.Gumbel(jnp.zeros(3), jnp.ones(3)))
     with pytest.raises(ValueError, match="one event dimension"):
         split(distrax.Independent(distrax.Laplace(jnp.zeros(3), jnp.ones(3)), 1))

@@ -4,8 +4,8 @@
 
 A distribution is known by what it offers, so no library is imported here. A bijection, tanh for example, leaves every
 KL unchanged: with y = f(x), the densities of two policies at y share the Jacobian, and it cancels in their ratio.
-So projecting the Gaussian inside is exact for the squashed policy too, in KL. The other metrics and the entropy are
-those of the Gaussian inside.
+So projecting the policy inside is exact for the squashed one too, in KL. The other metrics and the entropy are those of
+the policy inside.
 """
 
 from __future__ import annotations
@@ -14,34 +14,35 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
+from trpl.families import Bernoulli, Beta, Categorical, Policy, is_policy
+from trpl.gaussians import DiagGaussian, FullGaussian
 
 
 class Split(NamedTuple):
-    """The Gaussian inside a distribution, how to put another in its place, and the kinds of bijections around it."""
+    """The policy inside a distribution, how to put another in its place, and the kinds of bijections around it."""
 
-    gaussian: Gaussian
-    rebuild: Callable[[Gaussian], Any]
+    policy: Policy
+    rebuild: Callable[[Policy], Any]
     bijections: tuple[type, ...]
 
 
 def project(layer: Any, predicted: Any, old: Any, **overrides: Any) -> Any:
-    """Project the Gaussian inside a distribution.
+    """Project the policy inside a distribution.
 
     Args:
         layer: A layer of `trpl.torch` or `trpl.jax`.
-        predicted: The network's distribution, of `torch.distributions` or Distrax, squashed or not.
+        predicted: The network's distribution, of `torch.distributions`, Distrax or TensorFlow Probability, squashed or not.
         old: The distribution that collected the data, made in the same way.
         **overrides: Those of the layer's call, `mean_bound` for example.
 
     Returns:
-        A distribution like `predicted` with the projected Gaussian inside.
+        A distribution like `predicted` with the projected policy inside.
 
     Raises:
-        ValueError: There is no Gaussian inside, or the two are transformed differently.
+        ValueError: There is no policy of a known family inside, or the two are transformed differently.
     """
     inside = split(predicted)
-    return inside.rebuild(layer(inside.gaussian, _matching(inside, old, "old"), **overrides))
+    return inside.rebuild(layer(inside.policy, _matching(inside, old, "old"), **overrides))
 
 
 def penalty(layer: Any, predicted: Any, projected: Any) -> Any:
@@ -56,26 +57,26 @@ def penalty(layer: Any, predicted: Any, projected: Any) -> Any:
         One number for each state.
 
     Raises:
-        ValueError: There is no Gaussian inside, or the two are transformed differently.
+        ValueError: There is no policy of a known family inside, or the two are transformed differently.
     """
     inside = split(predicted)
-    return layer.penalty(inside.gaussian, _matching(inside, projected, "projected"))
+    return layer.penalty(inside.policy, _matching(inside, projected, "projected"))
 
 
-def _matching(inside: Split, other: Any, name: str) -> Gaussian:
+def _matching(inside: Split, other: Any, name: str) -> Policy:
     found = split(other)
     if found.bijections != inside.bijections:
         first, second = (
             ", ".join(kind.__name__ for kind in kinds) or "none" for kinds in (inside.bijections, found.bijections)
         )
         raise ValueError(f"predicted and {name} must be transformed alike; the bijections are {first} and {second}")
-    return found.gaussian
+    return found.policy
 
 
 def split(p: Any) -> Split:
     """Take a distribution apart."""
-    if isinstance(p, DiagGaussian | FullGaussian):
-        return Split(p, lambda gaussian: gaussian, ())
+    if is_policy(p):
+        return Split(p, lambda policy: policy, ())
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(p, torch.distributions.Distribution):
         return _split_torch(p, torch.distributions)
@@ -91,26 +92,34 @@ def split(p: Any) -> Split:
         return Split(DiagGaussian(p.loc, p.scale_diag), lambda g: type(p)(loc=g.mean, scale_diag=g.std), ())
     elif hasattr(p, "scale_tri"):
         return Split(FullGaussian(p.loc, p.scale_tri), lambda g: type(p)(loc=g.mean, scale_tri=g.chol), ())
+    if type(p).__name__ in ("Categorical", "OneHotCategorical"):  # both
+        return Split(Categorical(_logits(p)), lambda policy: type(p)(logits=policy.logits), ())
     if hasattr(p, "distribution"):  # both: Independent, Transformed
         return _split_wrapper(p)
     raise ValueError(
-        f"cannot find a Gaussian with its event dimension in {type(p).__name__}: known are MultivariateNormal with "
-        "scale_diag or scale_tril, Independent(Normal), and bijections of these"
+        f"cannot find a policy with its event dimension in {type(p).__name__}: known are MultivariateNormal with "
+        "scale_diag or scale_tril, Categorical, OneHotCategorical, Independent(Normal, Bernoulli or Beta), and "
+        "bijections of these"
     )
 
 
+def _logits(p: Any) -> Any:
+    """Of TensorFlow Probability, whose attribute is None if it was given probabilities; or of Distrax."""
+    return p.logits_parameter() if hasattr(p, "logits_parameter") else p.logits
+
+
 def _split_torch(p: Any, distributions: Any) -> Split:
-    from trpl.torch.distributions import from_distribution, to_distribution
+    from trpl.torch.distributions import open_distribution
 
     if isinstance(p, distributions.TransformedDistribution):
         inner = split(p.base_dist)
         transforms = list(p.transforms)
         return Split(
-            inner.gaussian,
+            inner.policy,
             lambda g: distributions.TransformedDistribution(inner.rebuild(g), transforms, validate_args=False),
             (*inner.bijections, *map(type, transforms)),
         )
-    return Split(from_distribution(p, "the distribution"), to_distribution, ())
+    return Split(*open_distribution(p, "the distribution"), ())
 
 
 def _split_wrapper(p: Any) -> Split:
@@ -118,17 +127,33 @@ def _split_wrapper(p: Any) -> Split:
     if hasattr(p, "bijector"):
         found = split(inner)
         return Split(
-            found.gaussian,
+            found.policy,
             lambda g: type(p)(distribution=found.rebuild(g), bijector=p.bijector),
             (*found.bijections, type(p.bijector)),
         )
-    num_dims = getattr(p, "reinterpreted_batch_ndims", None)
-    if num_dims != 1 or type(inner).__name__ != "Normal":
+    kind, num_dims = type(inner).__name__, getattr(p, "reinterpreted_batch_ndims", None)
+    if num_dims != 1 or kind not in COMPONENTS:
         raise ValueError(
-            f"{type(p).__name__} must hold a Normal with one event dimension; it holds {type(inner).__name__}"
+            f"{type(p).__name__} must hold a {', a '.join(COMPONENTS)} with one event dimension; "
+            f"it holds a {kind} with {num_dims}"
         )
+    policy, names = COMPONENTS[kind](inner)
     return Split(
-        DiagGaussian(inner.loc, inner.scale),
-        lambda g: type(p)(type(inner)(g.mean, g.std), reinterpreted_batch_ndims=1),
+        policy,
+        lambda found: type(p)(type(inner)(**dict(zip(names, found, strict=True))), reinterpreted_batch_ndims=1),
         (),
     )
+
+
+def _beta(p: Any) -> tuple[Beta, tuple[str, ...]]:
+    if hasattr(p, "concentration1"):  # TensorFlow Probability
+        return Beta(p.concentration1, p.concentration0), ("concentration1", "concentration0")
+    return Beta(p.alpha, p.beta), ("alpha", "beta")
+
+
+COMPONENTS: dict[str, Callable[[Any], tuple[Policy, tuple[str, ...]]]] = {
+    "Normal": lambda p: (DiagGaussian(p.loc, p.scale), ("loc", "scale")),
+    "Bernoulli": lambda p: (Bernoulli(_logits(p)), ("logits",)),
+    "Beta": _beta,
+}
+"""Distributions of one number, which `Independent` makes a policy of: the policy, and its arrays as arguments."""

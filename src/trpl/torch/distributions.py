@@ -52,14 +52,29 @@ def open_distribution(p: Policy | Distribution, name: str) -> Opened:
             return Opened(inner.policy, lambda policy: Independent(inner.close(policy), 0, validate_args=False))
     if isinstance(p, MultivariateNormal):
         return Opened(FullGaussian(p.loc, p.scale_tril), to_distribution)
-    if isinstance(p, d.OneHotCategorical):
-        return Opened(
-            Categorical(p.logits), lambda policy: d.OneHotCategorical(logits=policy.logits, validate_args=False)
-        )
+    if isinstance(p, d.OneHotCategorical):  # or its straight-through kind
+        return Opened(Categorical(p.logits), lambda policy: type(p)(logits=policy.logits, validate_args=False))
     if isinstance(p, d.Categorical):
-        return Opened(Categorical(p.logits), to_distribution)
+        return Opened(Categorical(_masked_logits(p, name)), lambda policy: _like(p, policy))
     hint = "; wrap it in Independent(..., 1)" if isinstance(p, Normal | d.Bernoulli | d.Beta) else ""
     raise ValueError(f"{name} must be a {', a '.join(known_policies())}, or {KNOWN}, not a {type(p).__name__}{hint}")
+
+
+def _masked_logits(p: Any, name: str) -> Tensor:
+    """The logits, with −inf where TorchRL's `MaskedCategorical` forbids a class by a large negative number."""
+    if not hasattr(p, "_mask"):
+        return p.logits
+    if p._sparse_mask:
+        raise ValueError(f"{name} has its allowed classes as indices; give {type(p).__name__} a boolean mask instead")
+    return p.logits.masked_fill(~p.mask, -torch.inf)
+
+
+def _like(p: d.Categorical, policy: Categorical) -> Distribution:
+    """A categorical of the same kind: TorchRL's masked and one-hot ones, else PyTorch's own."""
+    options = {"mask": p.mask, "neg_inf": p.neg_inf} if hasattr(p, "_mask") else {}  # pyright: ignore[reportAttributeAccessIssue]
+    if options or (type(p) is not d.Categorical and type(p).__name__ == "OneHotCategorical"):
+        return type(p)(logits=policy.logits, **options)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return to_distribution(policy)
 
 
 def from_distribution(p: Policy | Distribution, name: str) -> Policy:
