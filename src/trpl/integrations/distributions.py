@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from trpl.families import Bernoulli, Beta, Categorical, Policy, is_policy
-from trpl.gaussians import DiagGaussian, FullGaussian
+from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
 
 
 class Split(NamedTuple):
@@ -24,6 +24,17 @@ class Split(NamedTuple):
     policy: Policy
     rebuild: Callable[[Policy], Any]
     bijections: tuple[type, ...]
+
+    @property
+    def gaussian(self) -> Gaussian:
+        """The policy, for callers that take Gaussians alone.
+
+        Raises:
+            ValueError: If it is of another family.
+        """
+        if not isinstance(self.policy, DiagGaussian | FullGaussian):
+            raise ValueError(f"a Gaussian is needed here, not a {type(self.policy).__name__}")
+        return self.policy
 
 
 def project(layer: Any, predicted: Any, old: Any, **overrides: Any) -> Any:

@@ -73,22 +73,25 @@ def tilt(e: Engine, q: Vector, log_q: Vector, x: Vector) -> Tilted:
 
 
 class Cumulants(NamedTuple):
-    """The sum Z of weights, and the first four derivatives of log Z by s: mean, variance, … of u under them."""
+    """The sum Z of weights, and the first five derivatives of log Z by s: mean, variance, … of u under them."""
 
     total: PerState
-    first: PerState
-    second: PerState
-    third: PerState
-    fourth: PerState
+    k1: PerState
+    k2: PerState
+    k3: PerState
+    k4: PerState
+    k5: PerState
 
     @classmethod
     def of(cls, e: Engine, weight: Vector, u: Vector) -> Cumulants:
-        total, *sums = e.power_sums(weight, u, 4)
-        m1, m2, m3, m4 = (x / total for x in sums)
-        second = m2 - m1 * m1
-        third = m3 - m1 * (m2 + 2.0 * second)
-        fourth = m4 - m1 * (4.0 * m3 - m1 * (6.0 * m2 - 3.0 * (m1 * m1))) - 3.0 * (second * second)
-        return cls(total, m1, second, third, fourth)
+        total, *sums = e.power_sums(weight, u, 5)
+        m1, m2, m3, m4, m5 = (x / total for x in sums)
+        square = m1 * m1
+        k2 = m2 - square
+        k3 = m3 - m1 * (m2 + 2.0 * k2)
+        fourth = m4 - m1 * (4.0 * m3 - m1 * (6.0 * m2 - 3.0 * square))  # central moments
+        fifth = m5 - m1 * (5.0 * m4 - m1 * (10.0 * m3 - m1 * (10.0 * m2 - 4.0 * square)))
+        return cls(total, m1, k2, k3, fourth - 3.0 * k2 * k2, fifth - 10.0 * k2 * k3)
 
 
 class Centred(NamedTuple):
@@ -116,44 +119,53 @@ class Quick(NamedTuple):
         return Quick(self.weight[mask], self.u[mask], self.reach[mask], self.room[mask], old)
 
     def start(self, e: Engine) -> PerState:
-        """s at which the KL's first three terms, ½κ₂s² + ⅓κ₃s³ + ⅛κ₄s⁴, meet the bound; at most 1."""
+        """s at which the KL's first four terms, ½κ₂s² + ⅓κ₃s³ + ⅛κ₄s⁴ + κ₅s⁵/30, meet the bound; at most 1.
+
+        The inverse of √KL as a series, written as a quotient.
+        """
         xp = e.xp
-        leading = xp.sqrt(2.0 * self.room / self.old.second)
-        third, fourth = self.old.third / self.old.second, self.old.fourth / self.old.second
-        divisor = 1.0 + leading * (third / 3.0 + leading * (fourth / 8.0 - third * third / 6.0))
+        _, _, k2, k3, k4, k5 = self.old
+        leading = xp.sqrt(2.0 * self.room / k2)
+        k3, k4, k5 = k3 / k2, k4 / k2, k5 / k2
+        last = k5 / 30.0 - k3 * (k4 / 6.0 - (4 / 27) * k3 * k3)
+        divisor = 1.0 + leading * (k3 / 3.0 + leading * (k4 / 8.0 - k3 * k3 / 6.0 + leading * last))
         s = leading / xp.where((divisor * FAR_START > 1.0) & (divisor < FAR_START), divisor, 1.0)
         return xp.where(s < 1.0, s, 1.0)
 
     def step(self, e: Engine, s: PerState) -> tuple[PerState, Mask]:
-        """A step of fourth order, the inverse of log KL as a function of log s; and whether it is the last.
+        """A step of fifth order, the inverse of log KL as a function of log s; and whether it is the last.
 
         Where all exponents are small, log Z is the integral of its derivative, by those of both ends: as a sum of
         exponentials it would have no digits left there. Sure is who is at s = 1 and inside, or whose step is so short
-        that its fourth power is rounding; nobody with a class so heavy that e^x may be out of range.
+        that its fifth power is rounding; nobody with a class so heavy that e^x may be out of range.
         """
         xp = e.xp
         x = s[..., None] * self.u
-        total, mean, k2, k3, k4 = Cumulants.of(e, e.once(self.weight * e.exp(x)), self.u)
-        old_total, old1, old2, old3, old4 = self.old  # the first is 0 but for rounding
+        total, mean, k2, k3, k4, k5 = Cumulants.of(e, e.once(self.weight * e.exp(x)), self.u)
+        old_total, old1, old2, old3, old4, _ = self.old  # the first is 0 but for rounding
         integral = s * (
             0.5 * (old1 + mean) + s * (3 / 28 * (old2 - k2) + s * ((old3 + k3) / 84 + s * (old4 - k4) / 1680))
         )
         exponent = s * self.reach
         near = exponent <= NEAR
         kl = s * mean - xp.where(near, integral, xp.log(total / old_total))
-        first = s * (s * k2)  # derivatives of the KL by log s: this one, and the next two as multiples of it
-        skew = s * k3 / k2
-        second, third = 2.0 + skew, 4.0 + 5.0 * skew + s * s * k4 / k2
-        growth = first / kl  # of log KL
+        slope = s * (s * k2)  # of the KL by log s; higher derivatives are multiples of it
+        ratio = s / k2
+        skew, kurtosis = ratio * k3, ratio * (s * k4)
+        second, third = 2.0 + skew, 4.0 + 5.0 * skew + kurtosis
+        fourth = 8.0 + 19.0 * skew + 9.0 * kurtosis + ratio * (s * s * k5)
+        growth = slope / kl  # of log KL by log s; its derivatives are multiples of it
         bend = second - growth
         twist = third - growth * (3.0 * second - 2.0 * growth)
+        warp = fourth - growth * (4.0 * third + 3.0 * second * second - growth * (12.0 * second - 6.0 * growth))
         step = xp.log(self.room / kl) / growth
-        step = step * (1.0 - step * (0.5 * bend - step * (0.5 * bend * bend - twist / 6.0)))
+        last = bend * (0.625 * bend * bend - (5 / 12) * twist) + warp / 24.0
+        step = step * (1.0 - step * (0.5 * bend - step * (0.5 * bend * bend - twist / 6.0 - step * last)))
         inside = (s == 1.0) & (kl <= self.room)
         following = xp.where(inside, 1.0, s * xp.exp(xp.clip(step, -LONGEST_STEP, LONGEST_STEP)))
         double = xp.finfo(s.dtype).bits == 64
-        short, direct = (1.5e-2, 1e-6) if double else (0.15, 1e-3)
-        short = short / (2.0 + exponent)  # the larger the exponents, the more of the fourth power is left
+        short, direct = (0.04, 1e-6) if double else (0.3, 1e-3)
+        short = short / (2.0 + exponent)  # the larger the exponents, the more of the fifth power is left
         last = inside | ((xp.abs(step) <= short) & (following < 1.0) & (mean * mean <= DRIFT * k2))
         trusted = (exponent < HEAVY) & (near | (self.room >= direct))
         return xp.where(following < 1.0, following, xp.where(following >= 1.0, 1.0, s)), last & trusted
