@@ -42,7 +42,7 @@ def project(layer: Any, predicted: Any, old: Any, **overrides: Any) -> Any:
 
     Args:
         layer: A layer of `trpl.torch` or `trpl.jax`.
-        predicted: The network's distribution, of `torch.distributions`, Distrax or TensorFlow Probability, squashed or not.
+        predicted: The network's distribution, of PyTorch, Distrax or TensorFlow Probability, squashed or not.
         old: The distribution that collected the data, made in the same way.
         **overrides: Those of the layer's call, `mean_bound` for example.
 
