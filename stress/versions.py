@@ -1,6 +1,6 @@
 """Run the tests of the maths, the layers and a short training under the oldest and the newest supported versions.
 
-    python stress/versions.py [--only oldest pinned newest] [--short] [--keep FOLDER] [--workers 2] [--out FILE.json]
+    python stress/versions.py [--only oldest pinned newest] [--short] [--keep FOLDER] [--tests FILE ...] [--workers 2]
 
 Each set of versions gets an environment of its own, with the wheel built here and its extras torch, jax and train:
 
@@ -87,11 +87,12 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=list(sets), choices=list(sets), metavar="NAME")
     parser.add_argument("--short", action="store_true", help="oldest versions with the pinned PyTorch, fewer tests")
     parser.add_argument("--keep", type=Path, help="make the environments there and keep them, or use them again")
+    parser.add_argument("--tests", nargs="+", metavar="FILE", help="these instead of the usual ones")
     parser.add_argument("--workers", type=int, default=2, help="processes that run tests (2)")
     parser.add_argument("--out", type=Path, help="write what was found there as JSON")
     options = parser.parse_args()
     wanted = [short_set(sets["oldest"])] if options.short else [sets[name] for name in options.only]
-    tests = SHORT if options.short else LONG
+    tests = tuple(options.tests or (SHORT if options.short else LONG))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (wheel,) = build(folder / "wheel", "--wheel", source=snapshot(folder / "tree"))
