@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import trpl.torch
 from trpl.entropy_schedule import SCHEDULES, scheduled
 from trpl.gaussians import DiagGaussian, Gaussian, entropy, log_prob
+from trpl.losses import surrogate
 from trpl.methods.registry import layers
 
 SMALLEST_SHARE = 0.01
@@ -149,9 +150,8 @@ class TrustRegion:
             The terms; a loss is `regression_weight · penalty − surrogate`.
         """
         projected = self.layer(predicted, old, **constraint)
-        ratio = torch.exp(log_prob(projected, actions) - old_log_prob)
         return Terms(
-            surrogate=(ratio * advantages).mean(),
+            surrogate=-surrogate(log_prob(projected, actions) - old_log_prob, advantages),
             penalty=self.layer.penalty(predicted, projected).mean(),  # type: ignore[operator]
             entropy=entropy(projected).mean(),
             projected=projected,
