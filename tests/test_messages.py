@@ -85,13 +85,14 @@ def test_every_door_to_an_extra_says_so(module):
     assert f'pip install "trpl[{extra}]"' in done.stderr.splitlines()[-1]
 
 
-def test_the_command_line_too(capsys, monkeypatch):
+@pytest.mark.parametrize(("package", "extra"), [("optuna", "tune"), ("jax", "train"), ("torch", "torch")])
+def test_the_command_line_too(capsys, monkeypatch, package, extra):
     def command(_):
-        raise ModuleNotFoundError("No module named 'optuna'", name="optuna")
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
     monkeypatch.setitem(cli.COMMANDS, "tune", cli.Command("", command))
     assert cli.main(["tune"]) == 1
-    assert capsys.readouterr().err == "trpl: this needs the package 'optuna': pip install \"trpl[tune]\"\n"
+    assert capsys.readouterr().err == f'trpl: this needs the package {package!r}: pip install "trpl[{extra}]"\n'
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -85,8 +85,8 @@ def in_words(error: Exception) -> str:
     """Say what an exception says to somebody who will not look into the code."""
     if type(error).__module__.startswith("trpl"):
         return str(error)
-    if isinstance(error, ImportError) and (missing := missing_extra(error)):
-        return str(missing)
+    if isinstance(error, ImportError) and (missing := missing_extra(error, instead={"jax": "train"})):
+        return str(missing)  # commands that need JAX need the rest of the trainer too
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {os_problem(error)}" if error.filename else os_problem(error)
     if isinstance(error, MemoryError):

@@ -8,7 +8,8 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from trpl.errors import MissingExtraError
 
@@ -86,12 +87,15 @@ def to_install(extra: str) -> str:
     return f'pip install "trpl[{extra}]"'
 
 
-def missing_extra(error: ImportError, *, extra: str | None = None) -> MissingExtraError | None:
+def missing_extra(
+    error: ImportError, *, extra: str | None = None, instead: Mapping[str, str] = MappingProxyType({})
+) -> MissingExtraError | None:
     """Turn a failed import of an optional package into an error that says what to install.
 
     Args:
         error: The failed import.
         extra: The extra to name; the one that brings the package by default.
+        instead: Extras to name in the place of others.
 
     Returns:
         The error to raise; None for packages that no extra brings.
@@ -99,9 +103,8 @@ def missing_extra(error: ImportError, *, extra: str | None = None) -> MissingExt
     package = (error.name or "").split(".")[0]
     if package not in EXTRAS:
         return None
-    return MissingExtraError(
-        f"this needs the package {package!r}: {to_install(extra or EXTRAS[package])}", name=package
-    )
+    named = extra or instead.get(EXTRAS[package], EXTRAS[package])
+    return MissingExtraError(f"this needs the package {package!r}: {to_install(named)}", name=package)
 
 
 @contextlib.contextmanager
