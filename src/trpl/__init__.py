@@ -31,7 +31,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
     raise ImportError(f"trpl needs Python 3.11 or newer; this is {sys.version.split()[0]}")
 
 from trpl.errors import ConvergenceError
-from trpl.families import Bernoulli, Beta, Categorical, Product, entropy, kl, log_prob
+from trpl.families import Bernoulli, Beta, Categorical, Product, SparseCategorical, entropy, kl, log_prob
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, Parts, frobenius_parts, kl_parts, wasserstein_parts
 from trpl.layers.layer import Audit
 from trpl.methods import Method, Style, register
@@ -54,6 +54,7 @@ __all__ = [
     "Parts",
     "Product",
     "Run",
+    "SparseCategorical",
     "Style",
     "entropy",
     "frobenius_parts",

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trpl.engines import engine_of
-from trpl.families import bernoulli, beta, categorical, gaussian, product
+from trpl.families import bernoulli, beta, categorical, gaussian, product, sparse
 from trpl.families.bernoulli import Bernoulli
 from trpl.families.beta import Beta
 from trpl.families.categorical import Categorical
 from trpl.families.product import Product
 from trpl.families.protocol import Family, Held, Policy, family_of, is_policy, known_policies, register
+from trpl.families.sparse import SparseCategorical
 
 if TYPE_CHECKING:
     from trpl.types import Array, PerState
@@ -26,6 +27,7 @@ __all__ = [
     "Held",
     "Policy",
     "Product",
+    "SparseCategorical",
     "bernoulli",
     "beta",
     "categorical",
@@ -38,6 +40,7 @@ __all__ = [
     "log_prob",
     "product",
     "register",
+    "sparse",
 ]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from trpl.engines import NUMPY, engine_of, values_of
 from trpl.families import Family, Policy, Product
 from trpl.families.gaussian import GaussianFamily
+from trpl.families.sparse import SparseCategorical
 from trpl.gaussians.distances import kl_parts
 from trpl.gaussians.values import Gaussian, Parts
 from trpl.implicit import attach
@@ -161,7 +162,16 @@ def project_jointly(
         return Product(tuple(project_jointly(p, q, **own, check=check) for p, q, own in every))
     family, held, bound, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
     inputs = (*family.arrays(predicted), *family.arrays(old), bound, *(() if target is None else (target,)))
-    return family.make(attach(joint(family, held, check), inputs))
+    return _with_ids(predicted, family.make(attach(joint(family, held, check), inputs)))
+
+
+def _with_ids(like: Policy, p: Policy) -> Policy:
+    """The policy, with the ids of `like` where it has some: nothing is computed with them, so they were left out."""
+    if isinstance(like, SparseCategorical):
+        return like._replace(log_probs=p.log_probs)  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(like, Product):
+        return Product(tuple(map(_with_ids, like.parts, p.parts)))  # pyright: ignore[reportAttributeAccessIssue]
+    return p
 
 
 def _part_by_part(

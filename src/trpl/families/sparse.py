@@ -1,0 +1,181 @@
+"""Sparse categorical policies: a few kept ids of a vocabulary, and everything else as one more class.
+
+The joint projection is the categorical one over K + 1 classes. The policy that has the projected masses on the kept
+ids, and shares out the rest as the old policy does, has the same KL to it over the whole vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from trpl.engines import engine_of, values_of
+from trpl.families.categorical import CATEGORICAL, Categorical
+from trpl.families.checks import check_arrays
+from trpl.families.protocol import Held, register
+from trpl.implicit import Like, Solved
+from trpl.natural.categorical import log_sum_exp
+
+if TYPE_CHECKING:
+    from trpl.engines import Engine
+    from trpl.types import Array, Mask, PerState, Vector
+
+
+class SparseCategorical(NamedTuple):
+    """A batch of categorical distributions over a vocabulary, lumped to K kept ids and the rest.
+
+    Args:
+        ids: The kept ids `[*batch, K]`, distinct whole numbers; a place that is not used has id −1.
+        log_probs: `[*batch, K + 1]`: the log-probabilities of the kept ids, then of the rest; −inf in unused places.
+    """
+
+    ids: Array
+    log_probs: Vector
+
+    @property
+    def dim(self) -> int:
+        """Number of classes: the kept ids and the rest."""
+        return self.log_probs.shape[-1]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape in front of the classes."""
+        return tuple(self.log_probs.shape[:-1])
+
+    @property
+    def lumped(self) -> Categorical:
+        """The distribution over places and the rest, without the ids."""
+        return Categorical(self.log_probs)
+
+    def detached(self) -> SparseCategorical:
+        """The same distribution, a constant for differentiation."""
+        return SparseCategorical(self.ids, engine_of(self.log_probs).constant(self.log_probs))
+
+
+@dataclass(frozen=True)
+class SparseFamily:
+    """The categorical family over kept ids and rest; what it computes with has lost its ids, which never change."""
+
+    @property
+    def words(self) -> str:
+        return "SparseCategorical"
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        return (1,)
+
+    def arrays(self, p: SparseCategorical) -> tuple[Array, ...]:
+        return (p.log_probs,)
+
+    def make(self, arrays: Sequence[Array]) -> SparseCategorical:
+        return SparseCategorical(None, *arrays)  # pyright: ignore[reportArgumentType]
+
+    def batch_shape(self, p: SparseCategorical) -> tuple[int, ...]:
+        return p.batch_shape
+
+    def check_one(self, name: str, p: SparseCategorical) -> None:
+        check_arrays(name, [("log_probs", p.log_probs)])
+        shape, ids = tuple(p.log_probs.shape), tuple(p.ids.shape)
+        if len(shape) < 1 or ids != (*shape[:-1], shape[-1] - 1):
+            raise ValueError(
+                f"{name}.log_probs has shape {shape} and {name}.ids {ids}; wanted [*batch, K + 1] and [*batch, K]"
+            )
+
+    def check_pair(self, name: str, p: SparseCategorical, q: SparseCategorical) -> None:
+        if p.dim != q.dim:
+            raise ValueError(f"old policy keeps {q.dim - 1} ids, {name} keeps {p.dim - 1}")
+        if p.ids is q.ids:
+            return
+        ids, old_ids = values_of(p.ids), values_of(q.ids)
+        if ids is not None and old_ids is not None and not (ids == old_ids).all():
+            raise ValueError(f"{name} must keep the old policy's ids, in the same places")
+
+    def admit(self, e: Engine, predicted: SparseCategorical, old: SparseCategorical) -> None:
+        CATEGORICAL.admit(e, predicted.lumped, old.lumped)
+
+    def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
+        CATEGORICAL.accept(e, projected)
+
+    def kl(self, e: Engine, p: SparseCategorical, q: SparseCategorical) -> PerState:
+        """Of kept ids and rest: at most the KL over the vocabulary."""
+        return CATEGORICAL.kl(e, p.lumped, q.lumped)
+
+    def entropy(self, e: Engine, p: SparseCategorical) -> PerState:
+        """Of kept ids and rest: at most the entropy over the vocabulary."""
+        return CATEGORICAL.entropy(e, p.lumped)
+
+    def log_prob(self, e: Engine, p: SparseCategorical, x: Array) -> PerState:
+        """The log-probability of token x, which must be kept: of the others only the sum is known."""
+        here = p.ids == x[..., None]
+        kept = e.xp.any(here, axis=-1)
+        seen = values_of(kept)
+        if seen is not None and not seen.all():
+            raise ValueError(f"{int((~seen).sum())} tokens are not among the kept ids")
+        found = e.xp.where(here, p.log_probs[..., :-1], -math.inf)
+        return e.xp.where(kept, e.xp.max(found, axis=-1), math.nan)
+
+    def residuals(self, held: Held) -> tuple[Like, ...]:
+        return CATEGORICAL.residuals(held)
+
+    def solve(
+        self,
+        e: Engine,
+        p: SparseCategorical,
+        q: SparseCategorical,
+        bound: PerState,
+        entropy: PerState | None,
+        held: Held,
+        *,
+        whole: bool,
+    ) -> Solved | None:
+        """The categorical solution, normalised where it moved: log-probabilities in, log-probabilities out."""
+        found = CATEGORICAL.solve(e, p.lumped, q.lumped, bound, entropy, held, whole=whole)
+        if found is None:
+            return None
+        logits = found.outputs[0]
+        normalised = logits - log_sum_exp(e, logits)[..., None]
+        moved = _moved(found.residuals)[..., None]
+        return Solved((e.xp.where(moved, normalised, logits),), found.residuals)
+
+    def pullback(
+        self,
+        e: Engine,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        residuals: Sequence[Array],
+        cotangents: Sequence[Array | None],
+        needed: Sequence[bool],
+        held: Held,
+    ) -> Sequence[Array | None]:
+        """Back through the normalisation, g ↦ g − p Σg, then as for any categorical."""
+        (given,) = cotangents
+        if given is not None:
+            total = e.xp.sum(given, axis=-1)[..., None]
+            given = given - e.xp.where(_moved(residuals)[..., None], e.xp.exp(outputs[0]) * total, 0.0 * given)
+        return CATEGORICAL.pullback(e, inputs, outputs, residuals, [given], needed, held)
+
+    def multipliers(
+        self,
+        e: Engine,
+        p: SparseCategorical,
+        q: SparseCategorical,
+        bound: PerState,
+        entropy: PerState | None,
+        held: Held,
+    ) -> tuple[PerState, PerState]:
+        return CATEGORICAL.multipliers(e, p.lumped, q.lumped, bound, entropy, held)
+
+    def entropy_range(self, e: Engine, q: SparseCategorical, bound: PerState) -> tuple[PerState, PerState]:
+        return CATEGORICAL.entropy_range(e, q.lumped, bound)
+
+
+def _moved(residuals: Sequence[Array]) -> Mask:
+    """Which states left the prediction: s, or τ where the entropy is held, is not 1."""
+    moved = residuals[0] != 1.0
+    return moved if len(residuals) == 1 else moved | (residuals[1] != 1.0)
+
+
+SPARSE = SparseFamily()
+register(SparseCategorical, lambda p: SPARSE)
