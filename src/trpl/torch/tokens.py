@@ -1,0 +1,121 @@
+"""Trust regions token by token: kept log-probabilities in, loss and diagnostics out, for any training loop.
+
+Per token, with π the network, π_old the policy that sampled and π̃ the projection of π, all over the kept ids and the
+rest (Becker, Freymuth, Thilges, Otto, Neumann: "TROLL", 2025):
+
+    loss = −π̃(a)/π_old(a) · A + α KL(π ‖ stop-gradient(π̃)),    KL(π̃ ‖ π_old) ≤ ε.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from trpl.families import kl as kl_of
+from trpl.families.sparse import SparseCategorical
+from trpl.torch.layers import JointKLProjection
+
+
+class ProjectedTokens(NamedTuple):
+    """Tokens inside their trust regions; every field but the policy has one number per token.
+
+    Attributes:
+        policy: The projected policy π̃.
+        regression: KL(π‖π̃) with π̃ a constant: what pulls the network back into the region.
+        kl: KL(π‖π_old), a constant.
+        projected_kl: KL(π̃‖π_old), a constant, at most the bound.
+        projected: Whether the token was outside.
+    """
+
+    policy: SparseCategorical
+    regression: Tensor
+    kl: Tensor
+    projected_kl: Tensor
+    projected: Tensor
+
+
+class TokenLoss(NamedTuple):
+    """The loss and what a run should watch; one number per token, 0 where the mask is.
+
+    Attributes:
+        loss: −π̃(a)/π_old(a) · A + α KL(π‖π̃).
+        ratio: π̃(a)/π_old(a), a constant.
+        regression: KL(π‖π̃), a constant.
+        kl: KL(π‖π_old), a constant.
+        projected_kl: KL(π̃‖π_old), a constant, at most the bound.
+        projected: Whether the token was outside.
+    """
+
+    loss: Tensor
+    ratio: Tensor
+    regression: Tensor
+    kl: Tensor
+    projected_kl: Tensor
+    projected: Tensor
+
+
+def project_tokens(predicted: SparseCategorical, old: SparseCategorical, *, bound: float) -> ProjectedTokens:
+    """Project each token's policy into the trust region around the old one.
+
+    Args:
+        predicted: The network's policy, scored at the old policy's ids.
+        old: The policy that sampled the tokens, a constant.
+        bound: ε, the largest KL(π̃‖π_old) over kept ids and rest; `inf` leaves every token as it is.
+
+    Returns:
+        The projected policy and its distances.
+
+    Raises:
+        ValueError: Policies that do not fit together, or a bound that is not positive.
+    """
+    old, constant = old.detached(), predicted.detached()
+    kl = cast(Tensor, kl_of(constant, old))
+    if math.isinf(bound) or not kl.numel():  # nothing to project
+        none = torch.zeros_like(kl)
+        return ProjectedTokens(predicted, none, kl, kl, torch.zeros_like(kl, dtype=torch.bool))
+    layer = JointKLProjection(bound)
+    projected = layer(predicted, old)
+    after = cast(Tensor, kl_of(projected.detached(), old))
+    return ProjectedTokens(projected, layer.penalty(predicted, projected), kl, after, kl > bound)
+
+
+def trust_region_loss(
+    predicted: SparseCategorical,
+    old: SparseCategorical,
+    advantages: Tensor,
+    *,
+    bound: float = 0.05,
+    regression_weight: float = 1.0,
+    mask: Tensor | None = None,
+) -> TokenLoss:
+    """The loss of each token, to be averaged as the training loop averages.
+
+    Args:
+        predicted: The network's policy `[*batch]`, scored at the old policy's ids; the sampled token in place 0.
+        old: The policy that sampled the tokens, with the same ids.
+        advantages: One per token, or anything that broadcasts to `[*batch]`.
+        bound: ε.
+        regression_weight: α.
+        mask: `[*batch]`, whether a token is trained on; others may hold anything and get 0.
+
+    Returns:
+        The loss and diagnostics.
+
+    Raises:
+        ValueError: Policies that do not fit together, or a bound that is not positive.
+    """
+    shape = predicted.log_probs.shape[:-1]
+    chosen = torch.ones(shape, dtype=torch.bool, device=predicted.log_probs.device) if mask is None else mask.bool()
+    if chosen.shape != shape:
+        raise ValueError(f"the mask has shape {tuple(chosen.shape)}, the tokens have {tuple(shape)}")
+    advantages = advantages.expand(shape)[chosen]
+    predicted, old = (SparseCategorical(p.ids[chosen], p.log_probs[chosen]) for p in (predicted, old))
+    found = project_tokens(predicted, old, bound=bound)
+    ratio = (found.policy.log_probs[:, 0] - old.log_probs[:, 0].detach()).exp()
+    loss = regression_weight * found.regression - ratio * advantages
+    values = (loss, ratio.detach(), found.regression.detach(), found.kl, found.projected_kl)
+    spread = [value.new_zeros(shape).masked_scatter(chosen, value) for value in values]
+    return TokenLoss(*spread, projected=chosen.masked_scatter(chosen, found.projected))
