@@ -218,6 +218,7 @@ EXTRAS = {
     "train": Extra(TRAIN, without=("torch", "optuna", "ray")),
     "sb3": Extra(SB3, without=("jax", "torchrl")),
     "torchrl": Extra("import trpl.integrations.torchrl", without=("jax", "stable_baselines3")),
+    "trl": Extra("from trpl.integrations.trl import TrustRegionGRPOTrainer", without=("jax", "torchrl")),
     "onnx": Extra("from trpl.integrations.export import export; export('run', 'policy.onnx')"),
     "ray": Extra("import trpl.sweeps.ray_pool", without=("torch", "optuna")),
     "tune": Extra("import trpl.tuning.session", without=("torch", "ray")),

@@ -126,7 +126,7 @@ def test_extras_bring_no_framework_that_is_not_theirs(site):
     """By declared requirements; PyTorch and JAX are never both brought, but for developers."""
     frameworks = {extra: {"torch", "jax"} & closure(with_extra(extra), site) for extra in EXTRAS}
     assert frameworks[""] == frameworks["onnx"] == frameworks["wandb"] == set()
-    for extra in ("torch", "sb3", "torchrl"):
+    for extra in ("torch", "sb3", "torchrl", "trl"):
         assert frameworks[extra] == {"torch"}
     for extra in ("jax", "train", "ray", "tune"):
         assert frameworks[extra] == {"jax"}

@@ -71,6 +71,7 @@ MODULES = {
     "trpl.integrations.sb3": ("stable_baselines3", "sb3"),
     "trpl.integrations.rsl_rl": ("rsl_rl", "rsl_rl"),
     "trpl.integrations.brax": ("brax", "brax"),
+    "trpl.integrations.trl": ("transformers", "trl"),
     "trpl.api": ("orjson", "train"),
     "trpl.torch": ("torch", "torch"),
     "trpl.jax": ("jax", "jax"),

@@ -66,6 +66,7 @@ EXTRAS = {  # package that is imported → the extra that brings it
     **dict.fromkeys(("torchrl", "tensordict"), "torchrl"),
     "rsl_rl": "rsl_rl",
     "brax": "brax",
+    **dict.fromkeys(("trl", "transformers", "accelerate", "peft"), "trl"),
     **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     "ray": "ray",
     **dict.fromkeys(("optuna", "sqlalchemy", "psycopg"), "tune"),

@@ -50,7 +50,11 @@ class SparseCategorical(NamedTuple):
         return Categorical(self.log_probs)
 
     def detached(self) -> SparseCategorical:
-        """The same distribution, a constant for differentiation."""
+        """Return the same distribution as a constant for differentiation.
+
+        Returns:
+            The distribution, out of which no gradient goes.
+        """
         return SparseCategorical(self.ids, engine_of(self.log_probs).constant(self.log_probs))
 
 

@@ -1,0 +1,195 @@
+"""A transformers model that scores kept ids: one more way to call its forward, and the stand-in that calls it.
+
+`trl` scores completions by `model(**inputs, labels=labels, fused_lm_head=True)`, in the forward, so that wrappers for
+several devices and adapters see the call. A request for kept ids goes the same way.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from trpl.families.sparse import SparseCategorical
+from trpl.torch.head import Head, choose_kept, score_kept
+
+MULTIPLIERS = ("logit_scale", "output_multiplier", "lm_head_multiplier")  # how configs call a factor on the logits
+
+
+class Choose(NamedTuple):
+    """Ask for the ids to keep: those of the sampled tokens, and the most likely others."""
+
+    kept_tokens: int
+    kept_mass: float
+    num_last: int  # completion tokens at the end of each sequence
+
+
+class Score(NamedTuple):
+    """Ask for the log-probabilities of the old policy's ids, at the tokens of the mask `[batch, time]`."""
+
+    old: SparseCategorical
+    mask: Tensor
+
+    def rows(self, rows: slice) -> Score:
+        """The request for some of the sequences."""
+        return Score(SparseCategorical(*(x[rows] for x in self.old)), self.mask[rows])
+
+
+class Scored(NamedTuple):
+    """The forward's answer: a sparse policy and the entropy of the tokens in the mask, flat."""
+
+    mask: Tensor
+    ids: Tensor
+    log_probs: Tensor
+    entropy: Tensor
+    aux_loss: Tensor | None
+
+
+class Answer(NamedTuple):
+    """What `trl` reads of a scored sequence."""
+
+    log_probs: Tensor
+    entropy: Tensor
+    aux_loss: Tensor | None
+
+
+class Reader(Protocol):
+    """What is done with the scores of one call."""
+
+    def __call__(self, scored: Scored, rows: slice) -> Tensor:
+        """The log-probabilities of the sampled tokens of these sequences that `trl` is given, of the mask's shape."""
+        ...
+
+
+def add_kept_scores(model: PreTrainedModel, *, temperature: float) -> None:
+    """Let `model(..., labels=labels, kept=request)` answer with `Scored`; every other call stays as it is."""
+    unchanged = model.forward
+
+    @functools.wraps(type(model).forward)  # generation reads the signature
+    def forward(self: PreTrainedModel, *args: Any, kept: Choose | Score | None = None, **kwargs: Any) -> Any:
+        if kept is None:
+            return unchanged(*args, **kwargs)
+        labels = kwargs.pop("labels")
+        kwargs.pop("fused_lm_head", None)
+        states = self.base_model(*args, **kwargs, use_cache=False)
+        head = head_of(self, temperature=temperature)
+        if isinstance(kept, Choose):
+            mask = (labels != -100)[:, -kept.num_last :]
+        else:
+            mask = kept.mask.bool() & (labels != -100)[:, -kept.mask.shape[1] :]
+        num_last = mask.shape[1]
+        # the state before a token predicts it
+        hidden = states.last_hidden_state[:, -num_last - 1 : -1].to(head.weight.device)
+        mask = mask.to(hidden.device)
+        hidden = _as_autocast(hidden[mask])
+        if isinstance(kept, Choose):
+            sampled = labels[:, -num_last:].to(hidden.device)[mask]
+            found = choose_kept(hidden, head, sampled, kept_tokens=kept.kept_tokens, kept_mass=kept.kept_mass)
+        else:
+            found = score_kept(hidden, head, kept.old.ids.to(hidden.device)[mask])
+        aux_loss = _load_balance(self, states, kwargs) if kwargs.get("output_router_logits") else None
+        return Scored(mask, found.policy.ids, found.policy.log_probs, found.entropy, aux_loss)
+
+    model.forward = types.MethodType(forward, model)
+
+
+def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
+    """The vocabulary head of a causal language model as its configuration describes it.
+
+    Raises:
+        ValueError: A model without a vocabulary head, or with a matrix that DeepSpeed ZeRO-3 has spread over devices.
+    """
+    output = model.get_output_embeddings()
+    if output is None:
+        raise ValueError(f"{type(model).__name__} has no output embeddings; a causal language model is wanted")
+    weight, bias = output.weight, getattr(output, "bias", None)
+    if hasattr(weight, "ds_id"):
+        raise ValueError("the output embedding is partitioned by DeepSpeed ZeRO-3, which is not supported")
+    if hasattr(weight, "full_tensor"):  # FSDP2 keeps parameters as distributed tensors
+        weight, bias = weight.full_tensor(), None if bias is None else bias.full_tensor()
+    config = model.config.get_text_config()
+    return Head(
+        weight,
+        bias,
+        scale=logit_scale(config),
+        softcap=getattr(config, "final_logit_softcapping", None),
+        temperature=temperature,
+    )
+
+
+def logit_scale(config: PretrainedConfig) -> float:
+    """The factor on the logits, under any of the names that models have for it."""
+    for name in MULTIPLIERS:
+        factor = getattr(config, name, None)
+        if factor is not None:
+            return float(factor)
+    divisor = getattr(config, "logits_scaling", None)
+    if divisor is None:
+        return 1.0
+    return float(divisor) if config.model_type == "hyperclovax" else 1.0 / float(divisor)  # the one that multiplies
+
+
+class Scorer:
+    """Stands in for the model where `trl` scores completions; remembers what was scored."""
+
+    def __init__(self, model: nn.Module, request: Choose | Score, read: Reader) -> None:
+        self.model, self.request, self.read = model, request, read
+        self.rows = 0
+
+    def __call__(self, **inputs: Any) -> Answer:
+        rows = slice(self.rows, self.rows + inputs["input_ids"].shape[0])  # trl may score a batch in parts
+        self.rows = rows.stop
+        request = self.request.rows(rows) if isinstance(self.request, Score) else self.request
+        scored = self.model(**inputs, kept=request)
+        return Answer(self.read(scored, rows), scatter(scored.entropy, scored.mask), scored.aux_loss)
+
+
+class Chosen:
+    """A reader that collects the old policy's kept ids and log-probabilities."""
+
+    def __init__(self) -> None:
+        self.parts: list[Scored] = []
+
+    def __call__(self, scored: Scored, rows: slice) -> Tensor:
+        self.parts.append(scored)
+        return scatter(scored.log_probs[:, 0], scored.mask)
+
+    def policy(self) -> SparseCategorical:
+        """Ids `[batch, time, K]`, −1 where there is none, and log-probabilities `[batch, time, K + 1]`."""
+        width = max(part.ids.shape[1] for part in self.parts)
+        ids, log_probs = [], []
+        for mask, kept, scores, *_ in self.parts:
+            places = kept.new_full((*mask.shape, width), -1, dtype=torch.int32)
+            places[..., : kept.shape[1]][mask] = kept.int()
+            values = scores.new_full((*mask.shape, width + 1), -torch.inf)
+            values[..., : kept.shape[1]][mask] = scores[:, :-1]
+            values[..., -1][mask] = scores[:, -1]
+            ids.append(places)
+            log_probs.append(values)
+        return SparseCategorical(torch.cat(ids), torch.cat(log_probs))
+
+
+def scatter(values: Tensor, mask: Tensor) -> Tensor:
+    """Values of the tokens in the mask at their places, 0 elsewhere; connected to the model also where none is."""
+    return values.new_zeros(mask.shape).masked_scatter(mask, values)
+
+
+def _as_autocast(hidden: Tensor) -> Tensor:
+    """Hidden states in autocast's precision on a GPU; a CPU multiplies in float32 anyway."""
+    kind = hidden.device.type
+    return hidden.to(torch.get_autocast_dtype(kind)) if kind != "cpu" and torch.is_autocast_enabled(kind) else hidden
+
+
+def _load_balance(model: PreTrainedModel, states: Any, inputs: dict[str, Any]) -> Tensor | None:
+    """The load-balancing loss of a mixture of experts; None for a model without experts."""
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    config = model.config.get_text_config()
+    loss = load_balancing_loss_func(
+        states.router_logits, config.num_experts, config.num_experts_per_tok, inputs.get("attention_mask")
+    )
+    return loss if isinstance(loss, Tensor) else None
