@@ -71,3 +71,13 @@ def test_torchrl_pendulum(capsys):
     module.ROLLOUT_SIZE, module.POLICY_EPOCHS, module.VALUE_EPOCHS = 256, 1, 1
     assert -2000.0 < module.train(512, seed=0) < 0.0
     assert "256 steps" in capsys.readouterr().out
+
+
+def test_a_language_model_learns_in_a_plain_loop():
+    pytest.importorskip("transformers", reason="transformers is not installed: pip install trpl[trl]")
+    module = example("language_loop")
+    assert len((FOLDER / "language_loop.py").read_text().splitlines()) < 200
+    module.PRETRAINING_STEPS, module.NUM_GROUPS = 3, 2
+    first, second = (module.train(2, seed=1, verbose=False) for _ in range(2))
+    assert first == second
+    assert len(first) == 2

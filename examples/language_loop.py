@@ -1,0 +1,143 @@
+"""Trust regions for a language model in one PyTorch file: a small transformer learns sums from rewards.
+
+python examples/language_loop.py [--batches 200] [--seed 0] [--bound 0.05]
+
+The model is made from a configuration and nothing is downloaded. It first reads sums, most of them wrong; then it is
+rewarded for right ones, with four optimiser steps per batch of answers. Copy the loop into yours: what it needs of a
+model is its hidden states and its vocabulary matrix.
+"""
+
+import argparse
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from trpl.torch.head import Head, choose_kept, score_kept
+from trpl.torch.tokens import trust_region_loss
+
+WORDS = "0123456789+="
+PLUS, EQUALS = 10, 11
+KEPT_TOKENS, REGRESSION_WEIGHT = 4, 1.0
+PRETRAINING_STEPS, SHARE_RIGHT = 300, 0.3
+GROUP_SIZE, NUM_GROUPS, ITERATIONS, LEARNING_RATE = 8, 16, 4, 1e-3
+
+
+class Sums(NamedTuple):
+    """Questions `a + b =`, and their answers of two digits."""
+
+    questions: Tensor
+    answers: Tensor
+
+
+def sums(first: Tensor, second: Tensor) -> Sums:
+    total = first + second
+    signs = torch.full_like(first, PLUS), torch.full_like(first, EQUALS)
+    return Sums(torch.stack((first, signs[0], second, signs[1]), -1), torch.stack((total // 10, total % 10), -1))
+
+
+def random_sums(num: int) -> Sums:
+    return sums(*torch.randint(10, (2, num)))
+
+
+def make_model() -> Qwen2ForCausalLM:
+    """A transformer of two layers; any causal model of transformers will do."""
+    config = Qwen2Config(
+        vocab_size=len(WORDS),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=16,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def hidden_states(model: Qwen2ForCausalLM, ids: Tensor) -> Tensor:
+    """The states that predict the two tokens of the answer."""
+    return model.base_model(ids).last_hidden_state[:, 3:5]
+
+
+def read(model: Qwen2ForCausalLM, num_steps: int) -> None:
+    """Supervised: the form of a sum, and now and then a right one."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(num_steps):
+        questions, answers = random_sums(64)
+        wrong = random_sums(64).answers
+        answers = torch.where(torch.rand(64, 1) < SHARE_RIGHT, answers, wrong)
+        logits = model(torch.cat((questions, answers), 1)).logits[:, 3:5]
+        loss = F.cross_entropy(logits.flatten(0, 1), answers.flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+
+
+@torch.no_grad()
+def sample(model: Qwen2ForCausalLM, questions: Tensor) -> Tensor:
+    """Questions and two sampled tokens."""
+    ids = questions
+    for _ in range(2):
+        probs = model(ids).logits[:, -1].softmax(-1)
+        ids = torch.cat((ids, torch.multinomial(probs, 1)), 1)
+    return ids
+
+
+@torch.no_grad()
+def success(model: Qwen2ForCausalLM) -> float:
+    """The probability of the right answer, exactly, mean of all sums."""
+    digits = torch.arange(10)
+    questions, answers = sums(*(x.flatten() for x in torch.meshgrid(digits, digits, indexing="ij")))
+    scores = model(torch.cat((questions, answers), 1)).logits[:, 3:5].log_softmax(-1)
+    return float(scores.gather(-1, answers[..., None]).sum((1, 2)).exp().mean())
+
+
+def train(num_batches: int = 200, *, seed: int = 0, bound: float = 0.05, verbose: bool = True) -> list[float]:
+    """The share of right answers in each batch."""
+    torch.manual_seed(seed)
+    model = make_model()
+    read(model, PRETRAINING_STEPS)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    shares = []
+    for index in range(num_batches):
+        questions, answers = random_sums(NUM_GROUPS)
+        ids = sample(model, questions.repeat_interleave(GROUP_SIZE, 0))
+        right = (ids[:, 4:] == answers.repeat_interleave(GROUP_SIZE, 0)).all(-1).float()
+        groups = right.view(NUM_GROUPS, GROUP_SIZE)
+        advantages = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
+        with torch.no_grad():  # what the old policy says of its tokens: a few ids each, and one number for the rest
+            old = choose_kept(hidden_states(model, ids), head(model), ids[:, 4:], kept_tokens=KEPT_TOKENS).policy
+        for _ in range(ITERATIONS):
+            predicted = score_kept(hidden_states(model, ids), head(model), old.ids).policy
+            found = trust_region_loss(
+                predicted, old, advantages.view(-1, 1), bound=bound, regression_weight=REGRESSION_WEIGHT
+            )
+            optimiser.zero_grad()
+            found.loss.mean().backward()
+            optimiser.step()
+        shares.append(float(right.mean()))
+        if verbose and (index + 1) % 20 == 0:
+            print(
+                f"batch {index + 1:4}  right {sum(shares[-20:]) / 20:.2f}  success {success(model):.2f}  "
+                f"KL {found.kl.mean():.4f}, at most {found.kl.max():.3f}, projected {found.projected_kl.max():.4f}  "
+                f"projected tokens {found.projected.float().mean():.2f}"
+            )
+    return shares
+
+
+def head(model: Qwen2ForCausalLM) -> Head:
+    """The model's vocabulary matrix."""
+    return Head(model.lm_head.weight)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bound", type=float, default=0.05)
+    args = parser.parse_args()
+    train(args.batches, seed=args.seed, bound=args.bound)
