@@ -179,7 +179,9 @@ def test_evaluate_and_export_take_the_same_paths(capsys, finished, tmp_path):
 def test_help_is_grouped_with_choices_and_defaults(capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
+    written = capsys.readouterr().out
+    assert written.startswith("usage: trpl train method env [options]\n\nTrain a policy")
+    text = " ".join(written.split())
     assert "settings of frobenius, w2, kl, papi" in text
     assert "structure of the covariance: diagonal, full (diagonal)" in text
     assert "ε_μ, bound on the mean part (0.03)" in text

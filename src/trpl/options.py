@@ -24,6 +24,19 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see {self.prog} --help)")
 
+    def format_help(self) -> str:
+        """Write the help, its first line short: a list of all settings would fill the screen before it says anything.
+
+        Returns:
+            The text.
+        """
+        words = [(action.metavar or action.dest, action.nargs) for action in self._get_positional_actions()]
+        shown = [
+            f"[{word}]" if nargs == "?" else f"{word} ..." if nargs in ("+", "*") else word for word, nargs in words
+        ]
+        self.usage = " ".join([self.prog, *map(str, shown), "[options]"])
+        return super().format_help()
+
     def parse(self, argv: list[str]) -> argparse.Namespace:
         """Read the words after the command.
 
