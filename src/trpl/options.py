@@ -30,11 +30,9 @@ class Parser(argparse.ArgumentParser):
         Returns:
             The text.
         """
-        words = [(action.metavar or action.dest, action.nargs) for action in self._get_positional_actions()]
-        shown = [
-            f"[{word}]" if nargs == "?" else f"{word} ..." if nargs in ("+", "*") else word for word, nargs in words
-        ]
-        self.usage = " ".join([self.prog, *map(str, shown), "[options]"])
+        words = [(str(action.metavar or action.dest), action.nargs) for action in self._get_positional_actions()]
+        shapes = {"?": "[{}]", "+": "{} ...", "*": "[{} ...]"}
+        self.usage = " ".join([self.prog, *(shapes.get(str(n), "{}").format(word) for word, n in words), "[options]"])
         return super().format_help()
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
