@@ -2,6 +2,7 @@
 
     python benchmarks/hosts.py deviation   rsl_rl: a plain standard deviation under a large learning rate, as a curve
     python benchmarks/hosts.py speed       rsl_rl: processor time of an update, TRPL ÷ PPO
+    python benchmarks/hosts.py learning --host skrl   Pendulum, TRPL and the host's PPO, three seeds; rl_games, rl_zoo3
 
 One thread; TRPL and PPO by turns.
 """
@@ -10,7 +11,9 @@ import argparse
 import contextlib
 import importlib.util
 import io
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import ModuleType
@@ -97,9 +100,54 @@ def speed(*, num_iterations: int, repeats: int) -> None:
     print(f"rsl_rl: PPO {ppo:.0f}, TRPL {trpl:.0f} steps per second of processor time, ratio {trpl / ppo:.2f}")
 
 
+def learning(host: str, *, num_seeds: int, num_steps: int) -> None:
+    """Pendulum through the host's own trainer: mean return without noise over 50 episodes, seed by seed."""
+    task = example(f"{host}_pendulum")
+    for agent in ("PPO", "TRPL"):
+        found = []
+        for seed in range(num_seeds):
+            with contextlib.redirect_stdout(io.StringIO()):
+                trained = task.train(agent, steps=num_steps, seed=seed)
+            found.append(task.evaluate(trained))
+            print(f"{host} {agent} seed {seed}: {found[-1]:.1f}", flush=True)
+        print(f"{host} {agent}: mean {np.mean(found):.1f} of {num_seeds} seeds, {num_steps} steps", flush=True)
+
+
+def zoo_learning(*, num_seeds: int, num_steps: int) -> None:
+    """The same through rl_zoo3's command, whose PPO has its own tuned hyperparameters."""
+    from rl_zoo3 import ALGOS
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    from trpl.integrations.rl_zoo3 import register
+
+    register()
+    for algo in ("ppo", "trpl"):
+        found = []
+        for seed in range(num_seeds):
+            with tempfile.TemporaryDirectory() as folder:
+                options = ["--algo", algo, "--env", "Pendulum-v1", "--seed", str(seed), "-f", folder]
+                options += ["-n", str(num_steps), "--eval-freq", "-1", "--verbose", "0"]
+                command = [sys.executable, "-W", "ignore", "-m", "trpl.integrations.rl_zoo3", "train", *options]
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+                saved = Path(folder) / algo / "Pendulum-v1_1"
+                env = make_vec_env("Pendulum-v1", n_envs=10, seed=1000)
+                statistics = saved / "Pendulum-v1" / "vecnormalize.pkl"
+                if statistics.exists():
+                    env = VecNormalize.load(str(statistics), env)
+                    env.training = env.norm_reward = False
+                model = ALGOS[algo].load(saved / "Pendulum-v1.zip", device="cpu")
+                found.append(float(evaluate_policy(model, env, n_eval_episodes=50)[0]))
+            print(f"rl_zoo3 {algo} seed {seed}: {found[-1]:.1f}", flush=True)
+        print(f"rl_zoo3 {algo}: mean {np.mean(found):.1f} of {num_seeds} seeds, {num_steps} steps", flush=True)
+
+
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("deviation", "speed"))
+    parser.add_argument("what", choices=("deviation", "speed", "learning"))
+    parser.add_argument("--host", choices=("skrl", "rl_games", "rl_zoo3"), default="skrl")
+    parser.add_argument("--steps", type=int, default=80_000)
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=ROOT / "docs/images/rsl_rl_std.png")
@@ -107,6 +155,10 @@ def main(argv: list[str]) -> None:
     torch.set_num_threads(1)
     if args.what == "deviation":
         deviation(num_iterations=args.iterations, num_seeds=args.seeds, out=args.out)
+    elif args.what == "learning" and args.host == "rl_zoo3":
+        zoo_learning(num_seeds=args.seeds, num_steps=args.steps)
+    elif args.what == "learning":
+        learning(args.host, num_seeds=args.seeds, num_steps=args.steps)
     else:
         speed(num_iterations=args.iterations // 6, repeats=3)
 

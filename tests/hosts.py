@@ -17,6 +17,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 LOGGING = ["tensorboard", "absl-py", "grpcio", "markdown", "protobuf", "werkzeug", "tensorboard-data-server"]
 RSL_RL = [*LOGGING, "GitPython", "gitdb", "smmap", "onnxscript", "onnx_ir"]
+ZOO = ["rl-zoo3==2.9.2", "huggingface_hub", "huggingface_sb3", "wasabi", "shimmy"]
 BRAX = ["brax==0.14.2", "jax<0.10", "numpy>=2", "array-api-compat", "safetensors", "pytest", "pytest-xdist"]
 
 
@@ -35,6 +36,9 @@ HOSTS = {
     "rsl_rl-5.5": Host(["rsl-rl-lib==5.5.1", *RSL_RL], "test_rsl_rl.py"),
     "rsl_rl-5.4": Host(["rsl-rl-lib==5.4.2", *RSL_RL], "test_rsl_rl.py"),
     "rsl_rl-3.1": Host(["rsl-rl-lib==3.1.2", *RSL_RL], "test_rsl_rl.py"),
+    "skrl": Host(["skrl==2.1.1", *LOGGING], "test_skrl.py"),
+    "rl_games": Host(["rl-games==1.6.5", *LOGGING, "setproctitle", "psutil", "watchdog"], "test_rl_games.py"),
+    "rl_zoo3": Host(ZOO, "test_rl_zoo3.py"),
     "brax": Host(BRAX, "test_brax.py", alone=True),
 }
 

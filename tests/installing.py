@@ -229,6 +229,9 @@ UNUSUAL = {
     "envpool": Extra("import envpool, trpl.rollouts.batches", without=("torch",)),
     "brax": Extra("from trpl.integrations.brax import trust_region", without=("torch",)),
     "rsl_rl": Extra("from trpl.integrations.rsl_rl import TRPL", without=("jax", "stable_baselines3")),
+    "skrl": Extra("from trpl.integrations.skrl import TRPL", without=("jax", "stable_baselines3")),
+    "rl_games": Extra("from trpl.integrations.rl_games import TRPL", without=("jax", "stable_baselines3")),
+    "rl_zoo3": Extra("from trpl.integrations.rl_zoo3 import register; register()", without=("jax",)),
     "docs": Extra("import mkdocs, material, mkdocstrings"),
 }
 """Extras that the development environment does not have, or that are for its documentation."""

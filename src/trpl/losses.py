@@ -24,6 +24,19 @@ def normalised(advantages: Array, *, unbiased: bool = False) -> Array:
     return (advantages - xp.mean(advantages)) / (xp.std(advantages, correction=int(unbiased)) + 1e-8)
 
 
+def weighted_advantages(log_ratio: Array, advantages: Array) -> Array:
+    """Compute ratio · A of each sample.
+
+    Args:
+        log_ratio: log π(a|s) − log π_old(a|s) of each sample.
+        advantages: The advantage of each sample.
+
+    Returns:
+        What each sample adds to the surrogate.
+    """
+    return array_namespace(advantages).exp(log_ratio) * advantages
+
+
 def surrogate(log_ratio: Array, advantages: Array) -> Array:
     """Compute −E[ratio · A], the importance-weighted policy gradient (paper, eq. 1).
 
@@ -34,8 +47,7 @@ def surrogate(log_ratio: Array, advantages: Array) -> Array:
     Returns:
         The loss.
     """
-    xp = array_namespace(advantages)
-    return -xp.mean(xp.exp(log_ratio) * advantages)
+    return -array_namespace(advantages).mean(weighted_advantages(log_ratio, advantages))
 
 
 def clipped_surrogate(log_ratio: Array, advantages: Array, *, clip: float) -> Array:

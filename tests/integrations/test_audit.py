@@ -6,7 +6,7 @@ import torch
 from torch.distributions import Independent, MultivariateNormal, Normal, TransformedDistribution, kl_divergence
 from torch.distributions.transforms import TanhTransform
 
-from trpl import DiagGaussian
+from trpl import Categorical, DiagGaussian
 from trpl.integrations.audit import exact_kl, read
 
 
@@ -65,5 +65,15 @@ def test_padding_is_left_out():
 
 
 def test_policies_that_do_not_belong_together():
-    with pytest.raises(ValueError, match="2 dimensions and old a Gaussian with a diagonal covariance in 3"):
+    with pytest.raises(ValueError, match="old policy has 3 action dimensions, new has 2"):
         exact_kl(DiagGaussian(np.zeros((3, 2)), np.ones(2)), DiagGaussian(np.zeros((3, 3)), np.ones(3)))
+    with pytest.raises(ValueError, match="new is a Categorical and old a DiagGaussian"):
+        exact_kl(Categorical(np.zeros((3, 2))), DiagGaussian(np.zeros((3, 2)), np.ones(2)))
+
+
+def test_policies_that_are_not_gaussian():
+    new, old = (torch.distributions.Categorical(logits=torch.randn(30, 4)) for _ in range(2))
+    found = exact_kl(new, read(old), actions=torch.zeros(30, dtype=torch.long))
+    assert found.states == pytest.approx(kl_divergence(new, old).numpy(), rel=1e-5)
+    log_ratio = (new.logits - old.logits)[:, 0]
+    assert found.estimate == pytest.approx((log_ratio.exp() - 1 - log_ratio).mean().item(), rel=1e-5)

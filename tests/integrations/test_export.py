@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from host_worlds import Cameras, Target
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
-from hosts import Cameras, Target
 from trpl.cli import main
 from trpl.errors import CheckpointError, ExportError
 from trpl.integrations import export as exporting

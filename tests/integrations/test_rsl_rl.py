@@ -15,11 +15,11 @@ import torch
 
 pytest.importorskip("rsl_rl", reason="rsl_rl is not installed: pip install trpl[rsl_rl]")
 
+from host_worlds import example
 from rsl_rl.algorithms import PPO
 from rsl_rl.runners import OnPolicyRunner
 from tensordict import TensorDict
 
-from hosts import example
 from trpl import DiagGaussian, kl_parts
 from trpl.entropy_schedule import exponential
 from trpl.integrations.rsl_rl.layouts import HAS_MODELS
@@ -206,9 +206,61 @@ def test_the_joint_projection_needs_a_deviation_per_state():
 
 
 @only_models
-def test_other_distributions_are_refused():
-    with pytest.raises(ValueError, match="distribution is BetaDistribution"):
+def test_a_beta_distribution_within_one_bound():
+    """The logged divergence is that of PyTorch's Beta distributions."""
+    run = runner(std="beta", projection="kl-joint", learning_rate=3e-3, mean_bound=0.02, cov_bound=0.01)
+    seen, update = [], run.alg.update
+
+    def betas(observations):
+        run.alg.actor(observations, stochastic_output=True)
+        return torch.distributions.Beta(*(x.detach().double() for x in run.alg.actor.output_distribution_params))
+
+    def watched():
+        storage = run.alg.storage
+        observations = storage.observations.flatten(0, 1).clone()
+        old = torch.distributions.Beta(*(x.flatten(0, 1).double().clone() for x in storage.distribution_params))
+        found = update()
+        kl = torch.distributions.kl_divergence(betas(observations), old).sum(-1)
+        seen.append((found, kl))
+        return found
+
+    run.alg.update = watched
+    run.learn(3)
+    for found, kl in seen:
+        assert found["kl"] == pytest.approx(kl.mean().item(), rel=1e-3)
+        assert found["kl_max"] == pytest.approx(kl.max().item(), rel=1e-3)
+    assert seen[-1][0]["kl"] < 0.05
+
+
+@only_models
+def test_densities_of_a_beta_distribution():
+    """At collection the ratio of the network to itself is 1: the layout and rsl_rl mean the same density."""
+    from trpl import log_prob
+
+    run = runner(std="beta", projection="kl-joint")
+    checked, update = [], run.alg.update
+
+    def watched():
+        layout = run.alg.layout
+        for batch in layout.minibatches(1):
+            actions, density = layout.taken(batch)
+            inside = ((actions > 1e-4) & (actions < 1 - 1e-4)).all(-1)
+            found = log_prob(layout.policy_value(batch.old_distribution_params), actions)
+            checked.append((found - density)[inside].abs().max().item())
+        return update()
+
+    run.alg.update = watched
+    run.learn(1)
+    assert max(checked) < 1e-3
+
+
+@only_models
+def test_what_a_beta_distribution_cannot():
+    with pytest.raises(ValueError, match="projection must be kl-joint, not kl"):
         runner(std="beta")
+    symmetry = {"use_data_augmentation": True, "use_mirror_loss": False, "mirror_loss_coeff": 0.0}
+    with pytest.raises(ValueError, match="mirrors Gaussians"):
+        runner(std="beta", projection="kl-joint", symmetry_cfg=symmetry | {"data_augmentation_func": mirrored})
 
 
 @only_models

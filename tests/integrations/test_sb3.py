@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from host_worlds import Cameras, Target
 from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
@@ -13,7 +14,6 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
-from hosts import Cameras, Target
 from trpl import DiagGaussian, entropy, kl_parts
 from trpl.entropy_schedule import exponential, linear
 from trpl.errors import ConvergenceError

@@ -167,4 +167,8 @@ def test_humanoids_control_cost_has_a_largest_value(sign):
 
 
 def test_registered_under_our_name():
-    assert {name for name in gym.registry if name.startswith("trpl/")} == {*REACHERS, "trpl/HumanoidPaper-v4"}
+    assert {name for name in gym.registry if name.startswith("trpl/")} == {
+        *REACHERS,
+        "trpl/EpisodicReacher5-v0",
+        "trpl/HumanoidPaper-v4",
+    }

@@ -33,6 +33,7 @@ class LearnerState(NamedTuple):
     value_optimiser: Any
     initial_entropy: Array  # H₀, of the policy before the first update
     epoch: Array  # updates done
+    anchor: Weights | None = None  # slow average of the policy, where the trust region is around one
 
 
 class Samples(NamedTuple):
@@ -117,6 +118,7 @@ class Learner(Generic[C]):
             value_optimiser=self.optimiser.init(value),
             initial_entropy=jnp.zeros(()),
             epoch=jnp.zeros((), jnp.int32),
+            anchor=None if self.config.get("anchor_decay") is None else policy,
         )
 
     def epoch(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 import trpl.jax
+from trpl.algorithms.anchor import around_anchor
 from trpl.algorithms.base import Algorithm, Metrics
 from trpl.algorithms.learner import Learner, LearnerState, Samples, distance_measurements, from_rows, rows
 from trpl.algorithms.minibatches import Orders
@@ -31,7 +32,7 @@ def make(config: TrustRegion, *, obs_size: int, action_size: int, layer: LayerSp
         return improve_through(made, learner, state, samples, orders=orders, learning_rate=learning_rate)
 
     passes = Orders(config.value_epochs, config.policy_epochs, config.regression_epochs)
-    return learner.algorithm(improve, passes=passes)
+    return learner.algorithm(around_anchor(improve, learner), passes=passes)
 
 
 def improve_through(

@@ -1,6 +1,6 @@
 """The exact KL divergence of an update, state by state, beside the estimate that PPO prints.
 
-    before = read(policy(observations))           # any framework's distribution, or a Gaussian of trpl's
+    before = read(policy(observations))           # any framework's distribution, or a policy value
     ...                                           # anybody's update
     found = exact_kl(policy(observations), before, bound=0.01)
     print(found.mean, found.max, found.share_above)
@@ -11,19 +11,21 @@ last minibatch alone. Here nothing is sampled: each state's divergence has a clo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from trpl.gaussians import DiagGaussian, Gaussian, kl_parts, log_prob
+from trpl.families import Policy, family_of, kl, log_prob
 from trpl.integrations.distributions import split
 
 
 class KLAudit(NamedTuple):
     """The divergence of an update over all its states.
 
-    `states` is KL(new ‖ old) of every state, flat; `share_above` the share of states above the bound, None without
-    one; `estimate` what PPO prints, the mean of (ratio − 1) − log ratio over the actions taken, None without actions.
+    `states` is KL(new ‖ old) of every state, flat; `mean` and `max` are taken over them; `share_above` is the share of
+    states above the bound, None without one; `estimate` what PPO prints, the mean of (ratio − 1) − log ratio over the
+    actions taken, None without actions.
     """
 
     mean: float
@@ -33,25 +35,34 @@ class KLAudit(NamedTuple):
     states: np.ndarray
 
     def figures(self, prefix: str = "") -> dict[str, float]:
-        """The numbers by name, ready for a logger."""
+        """Name the numbers, ready for a logger.
+
+        Args:
+            prefix: Stands before the names.
+
+        Returns:
+            `kl`, `kl_max` and, where they are known, `kl_above` and `kl_estimate`.
+        """
         names = {"kl": self.mean, "kl_max": self.max, "kl_above": self.share_above, "kl_estimate": self.estimate}
         return {prefix + name: value for name, value in names.items() if value is not None}
 
 
-def read(policy: object) -> Gaussian:
-    """The Gaussian inside a distribution, as a constant that a later update does not change.
+def read(policy: object) -> Policy:
+    """The policy value inside a distribution, as a constant that a later update does not change.
 
     Args:
-        policy: A Gaussian of trpl's, or a distribution of PyTorch, Distrax or TensorFlow Probability, squashed or not.
+        policy: A policy value of trpl's of any family, or a distribution of PyTorch, Distrax or TensorFlow
+            Probability, squashed or not.
 
     Returns:
-        Its Gaussian in NumPy's float64.
+        Its policy value in NumPy's float64.
 
     Raises:
-        ValueError: If there is no Gaussian in it.
+        ValueError: If there is no policy of a known family in it.
     """
-    gaussian = split(policy).gaussian
-    return type(gaussian)(*(_numbers(x) for x in gaussian))
+    found = split(policy).policy
+    family = family_of(found)
+    return family.make([_constant(x).astype(np.float64) for x in family.arrays(found)])
 
 
 def exact_kl(
@@ -60,7 +71,7 @@ def exact_kl(
     """KL(new ‖ old) in every state.
 
     Args:
-        new: The policy after the update on the states of the rollout: a distribution, or a Gaussian.
+        new: The policy after the update on the states of the rollout: a distribution, or a policy value.
         old: The policy that collected them; take it with `read` before the update.
         bound: Count the states above this.
         actions: The actions taken (before squashing), for PPO's estimate beside the exact value.
@@ -70,29 +81,51 @@ def exact_kl(
         Mean, maximum, share above the bound, estimate, and every state's divergence.
 
     Raises:
-        ValueError: If a policy holds no Gaussian, or the two do not belong together.
+        ValueError: If a policy is of no known family, or the two do not belong together.
     """
+    states, estimates = divergences(new, old, actions=actions)
+    if weights is not None:
+        kept = _constant(weights).ravel() > 0
+        states, estimates = states[kept], None if estimates is None else estimates[kept]
+    return summary([Divergences(states, estimates)], bound=bound)
+
+
+class Divergences(NamedTuple):
+    """KL(new ‖ old) state by state, flat, and (ratio − 1) − log ratio at the actions taken, where these are known."""
+
+    states: np.ndarray
+    estimates: np.ndarray | None
+
+
+def divergences(new: object, old: object, *, actions: object = None) -> Divergences:
+    """Measure a part of an update's states; arguments as in `exact_kl`, and `summary` puts parts together."""
     p, q = read(new), read(old)
-    if type(p) is not type(q) or p.dim != q.dim:
-        raise ValueError(f"new is a {_kind(p)} and old a {_kind(q)}: they must be policies of the same kind and size")
-    parts = kl_parts(p, q)
-    kept = slice(None) if weights is None else _numbers(weights).ravel() > 0
-    states = np.ravel(parts.mean + parts.cov)[kept]
-    estimate = None
-    if actions is not None:
-        taken = _numbers(actions)
-        log_ratio = np.ravel(log_prob(p, taken) - log_prob(q, taken))[kept]
-        estimate = float(np.mean(np.expm1(log_ratio) - log_ratio))
-    share = None if bound is None else float(np.mean(states > bound))
-    return KLAudit(float(states.mean()), float(states.max()), share, estimate, states)
+    if type(p) is not type(q):
+        raise ValueError(f"new is a {family_of(p).words} and old a {family_of(q).words}: they must be of one kind")
+    family_of(p).check_pair("new", p, q)
+    states = np.ravel(kl(p, q))
+    if actions is None:
+        return Divergences(states, None)
+    taken = _constant(actions)
+    log_ratio = np.ravel(log_prob(p, taken) - log_prob(q, taken))
+    return Divergences(states, np.expm1(log_ratio) - log_ratio)
 
 
-def _kind(p: Gaussian) -> str:
-    covariance = "diagonal" if isinstance(p, DiagGaussian) else "full"
-    return f"Gaussian with a {covariance} covariance in {p.dim} dimensions"
+def summary(parts: Iterable[Divergences], *, bound: float | None = None) -> KLAudit:
+    """Put the measured parts of an update's states together."""
+    states, estimates = zip(*parts, strict=True)
+    every = np.concatenate(states)
+    known = [part for part in estimates if part is not None]
+    return KLAudit(
+        mean=float(every.mean()),
+        max=float(every.max()),
+        share_above=None if bound is None else float(np.mean(every > bound)),
+        estimate=float(np.concatenate(known).mean()) if known else None,
+        states=every,
+    )
 
 
-def _numbers(x: object) -> np.ndarray:
-    """A float64 copy of an array of any framework."""
+def _constant(x: object) -> np.ndarray:
+    """A copy of an array of any framework."""
     detach = getattr(x, "detach", None)
-    return np.array(x if detach is None else detach().cpu().numpy(), dtype=np.float64)
+    return np.array(x if detach is None else detach().cpu().numpy())

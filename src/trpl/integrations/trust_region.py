@@ -7,6 +7,7 @@ policies and minibatches.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 
 import trpl.torch
 from trpl.entropy_schedule import SCHEDULES, scheduled
-from trpl.gaussians import DiagGaussian, Gaussian, entropy, log_prob
-from trpl.losses import surrogate
+from trpl.errors import ConvergenceError
+from trpl.families import Policy, entropy, kl, log_prob
+from trpl.gaussians import DiagGaussian
+from trpl.losses import weighted_advantages
 from trpl.methods.registry import layers
 
 SMALLEST_SHARE = 0.01
@@ -24,12 +27,12 @@ SMALLEST_SHARE = 0.01
 
 
 class Terms(NamedTuple):
-    """The terms of the loss on one minibatch, as means over its states, and the policy that they are of."""
+    """The terms of the loss on one minibatch, of each state or as means over the states, and the policy they are of."""
 
     surrogate: Tensor
     penalty: Tensor
     entropy: Tensor
-    projected: Gaussian
+    projected: Policy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,14 @@ class TrustRegion:
 
     @classmethod
     def take(cls, settings: dict) -> TrustRegion:
-        """Make one from a host's settings; what belongs to it is removed from them."""
+        """Make one from a host's settings.
+
+        Args:
+            settings: The host's settings; what belongs to a trust region is removed from them.
+
+        Returns:
+            The trust region.
+        """
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: settings.pop(name) for name in names if name in settings})
 
@@ -128,8 +138,41 @@ class TrustRegion:
 
     def terms(
         self,
-        predicted: Gaussian,
-        old: Gaussian,
+        predicted: Policy,
+        old: Policy,
+        *,
+        actions: Tensor,
+        old_log_prob: Tensor,
+        advantages: Tensor,
+        constraint: dict[str, float],
+    ) -> Terms:
+        """Average `terms_by_state`; a loss is `regression_weight · penalty − surrogate`.
+
+        Args:
+            predicted: As in `terms_by_state`, as are the others.
+            old: The policy that collected the data.
+            actions: The actions taken.
+            old_log_prob: Their log-density as of collection.
+            advantages: Their advantages.
+            constraint: Keywords for the layer's call.
+
+        Returns:
+            Means over the states.
+        """
+        found = self.terms_by_state(
+            predicted,
+            old,
+            actions=actions,
+            old_log_prob=old_log_prob,
+            advantages=advantages,
+            constraint=constraint,
+        )
+        return Terms(*(x.mean() for x in found[:-1]), projected=found.projected)
+
+    def terms_by_state(
+        self,
+        predicted: Policy,
+        old: Policy,
         *,
         actions: Tensor,
         old_log_prob: Tensor,
@@ -147,19 +190,58 @@ class TrustRegion:
             constraint: Keywords for the layer's call, from `constraint`.
 
         Returns:
-            The terms; a loss is `regression_weight · penalty − surrogate`.
+            The terms of each state.
         """
         projected = self.layer(predicted, old, **constraint)
+        log_ratio = log_prob(projected, actions) - old_log_prob
         return Terms(
-            surrogate=-surrogate(log_prob(projected, actions) - old_log_prob, advantages),
-            penalty=self.layer.penalty(predicted, projected).mean(),  # type: ignore[operator]
-            entropy=entropy(projected).mean(),
+            surrogate=weighted_advantages(log_ratio, advantages),
+            penalty=self.layer.penalty(predicted, projected),  # type: ignore[operator]
+            entropy=entropy(projected).expand(log_ratio.shape),
             projected=projected,
         )
 
     @torch.no_grad()
+    def measured(self, pairs: Iterable[tuple[Policy, Policy]]) -> dict[str, float]:
+        """Compare what acts next with what acted before, exactly, in every state of a rollout.
+
+        Args:
+            pairs: The policy after the update and the one that collected the data, minibatch by minibatch.
+
+        Returns:
+            By name: `entropy`; `kl` and `kl_max`, mean and maximum over the states; and, where the bounds are of a
+            KL, `kl_above`, the share of states above their sum.
+
+        Raises:
+            ConvergenceError: If the policy is not finite.
+        """
+        divergences, entropies = [], []
+        for new, old in pairs:
+            divergences.append(kl(new, old).flatten())
+            entropies.append(entropy(new).mean())
+        states = torch.cat(divergences)
+        if not torch.isfinite(states.sum()):
+            raise ConvergenceError(
+                "the policy is not finite after this update: try a smaller learning rate or smaller bounds, or the "
+                "logarithm of a standard deviation where it is a plain parameter"
+            )
+        found = {"entropy": torch.stack(entropies).mean(), "kl": states.mean(), "kl_max": states.max()}
+        if self.bounds_kl:
+            found["kl_above"] = (states > self.total_bound).float().mean()
+        return {name: float(value) for name, value in found.items()}
+
+    @torch.no_grad()
     def projected_std(self, std: Tensor, old_std: Tensor, constraint: dict[str, float]) -> Tensor:
-        """The projection of a standard deviation that all states share: what it is set to after the epochs."""
+        """Project a standard deviation that all states share: what it is set to after the epochs.
+
+        Args:
+            std: What the optimiser has made of it.
+            old_std: What it was.
+            constraint: Keywords for the layer's call, from `constraint`.
+
+        Returns:
+            The projected one.
+        """
         mean = torch.zeros_like(std)[None]
         return self.layer(DiagGaussian(mean, std), DiagGaussian(mean, old_std), **constraint).std
 
@@ -174,6 +256,11 @@ class SharedDeviation:
     def learns(self) -> bool:
         """Whether it is trained at all."""
         return self.parameter.requires_grad
+
+    @property
+    def std(self) -> Tensor:
+        """What it is now, as a constant."""
+        return self.parameter.detach().exp() if self.is_log else self.parameter.detach()
 
     @torch.no_grad()
     def set_(self, std: Tensor) -> None:

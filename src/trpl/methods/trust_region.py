@@ -43,6 +43,13 @@ class TrustRegion(PolicyEpochs):
     )
     regression_weight: float = setting(8.0, "α, weight of the penalty", least=0.0, search=Real(0.5, 128.0, log=True))
     regression_epochs: int | None = setting(None, "supervised epochs of the full regression", least=1, optional=True)
+    anchor_decay: float | None = setting(
+        None,
+        "hold on to a moving average of past policies instead of the last one: the share of it that stays per epoch",
+        least=0.0,
+        below=1.0,
+        optional=True,
+    )
 
     @property
     def entropy_controlled(self) -> bool:
@@ -115,11 +122,14 @@ ENTROPY: Mapping[str, Values] = {
     "mujoco": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
     "humanoid": {**_SCHEDULE, "temperature": 0.2, "entropy_equality": True},
     "reacher": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
+    "episodic": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
 }
 COLUMNS: Mapping[str, Values] = {  # what all regions share in the tables, where it is not the default
     "humanoid": {"policy_epochs": 10, "learning_rate": 1e-4, "minibatch_size": 256},
     "reacher": {"learning_rate": 3e-4, "minibatch_size": 256},
+    "episodic": {"policy_epochs": 50, "learning_rate": 1e-3},
 }
+EPISODIC: Values = {"mean_bound": 0.05, "cov_bound": 5e-3}
 
 
 def implied(table: str, overrides: Values) -> Values:
@@ -184,7 +194,7 @@ register_region(
     palette.GREEN,
     Frobenius,
     LayerSpec("FrobeniusProjection", {**BOUNDS, "whitened": "whitened"}),
-    columns={"humanoid": {"mean_bound": 0.05, "cov_bound": 1e-4}, "reacher": {"cov_bound": 5e-5}},
+    columns={"humanoid": {"mean_bound": 0.05, "cov_bound": 1e-4}, "reacher": {"cov_bound": 5e-5}, "episodic": EPISODIC},
     rows=(0, 6),
 )
 register_region(
@@ -193,7 +203,7 @@ register_region(
     palette.VERMILION,
     Wasserstein,
     LayerSpec("WassersteinProjection", {**BOUNDS, "form": "wasserstein_form"}),
-    columns={"humanoid": {"mean_bound": 0.05, "cov_bound": 0.01}, "reacher": {}},
+    columns={"humanoid": {"mean_bound": 0.05, "cov_bound": 0.01}, "reacher": {}, "episodic": EPISODIC},
     rows=(1, 7),
 )
 register_region(
@@ -206,6 +216,7 @@ register_region(
         "humanoid": {"mean_bound": 0.05, "cov_bound": 1e-4},
         "reacher": {"cov_bound": 5e-5},
         "reacher contextual": {"cov_bound": 1e-3},  # "the second value for ε_Σ of the KL projection"
+        "episodic": EPISODIC,
     },
     rows=(2, 8),
 )
@@ -219,6 +230,7 @@ register_region(
         "humanoid": {"bound": 0.0501},
         "reacher": {"bound": 0.03005},
         "reacher contextual": {"bound": 0.031},
+        "episodic": {"bound": 0.055},
     },
     source="{table}, KL column with ε = ε_μ + ε_Σ; {budget}",
     dash=palette.DASH_DOT,

@@ -16,7 +16,7 @@ SHOWN = (  # the rows of the paper's tables, in their order
 
 
 def all_presets() -> str:
-    """Show the paper's tables of settings, and the named sweeps.
+    """Show the tables of settings, and the named sweeps.
 
     Returns:
         The text.

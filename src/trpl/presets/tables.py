@@ -1,4 +1,4 @@
-"""The paper's tables of hyperparameters: their tasks, and what all their columns share.
+"""The paper's tables of hyperparameters, and ours for episodic tasks: what all columns of a table share.
 
 What differs between columns stands with the methods (`trpl.methods`), under the names of the tables.
 """
@@ -19,6 +19,7 @@ class Table(NamedTuple):
 MUJOCO_TASKS = ("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Ant-v4")  # in the paper; -v5 are their successors
 HUMANOID = "trpl/HumanoidPaper-v4"
 REACHER = "trpl/Reacher5Sparse-v0"
+EPISODIC = "trpl/EpisodicReacher5-v0"
 
 _ALL = {
     "gae_lambda": 0.95,
@@ -54,6 +55,25 @@ TABLES: Mapping[str, Table] = {  # by the names that methods use for their colum
         "budget of 610 epochs from the authors' release",
         (HUMANOID, "Humanoid-v4", "Humanoid-v5"),
         {**_ALL, "total_steps": 610 * 16384, "rollout_size": 16384, "eval_every": 2},
+    ),
+    "episodic": Table(
+        "this project's settings for episodic tasks",
+        "200 epochs of 64 episodes",
+        (EPISODIC,),
+        {
+            **_ALL,
+            "gae_lambda": 1.0,  # an episode is one step
+            "total_steps": 200 * 64,
+            "rollout_size": 64,
+            "minibatch_size": 64,
+            "value_epochs": 20,
+            "learning_rate_vf": 1e-3,
+            "covariance": "full",
+            "hidden_sizes": (32, 32),
+            "hidden_sizes_vf": (32, 32),
+            "eval_every": 5,
+            "eval_episodes": 20,
+        },
     ),
 }
 OTHERWISE = "mujoco"  # the table that serves every task which no table names

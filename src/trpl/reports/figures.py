@@ -28,6 +28,7 @@ from trpl.reports.series import AUDIT, ENTROPY, KL, MEAN_DISTANCE, RETURN, Curve
 REACHERS = {
     "trpl/Reacher5Sparse-v0": "5-link reacher, fixed targets",
     "trpl/Reacher5SparsePaper-v0": "5-link reacher, the paper's bouncing targets",
+    "trpl/EpisodicReacher5-v0": "5-link reacher, whole movements",
 }
 
 

@@ -55,20 +55,27 @@ class SparseReacher(MujocoEnv, EzPickle):
             raise ValueError(f"action has shape {action.shape}, wanted ({NUM_JOINTS},)")
         self._steps += 1
         terminated = self._steps >= EPISODE_LENGTH
-        effort, info = float(action.dot(action)), {}
-        reward = -effort
+        reward, info = -float(action.dot(action)), {}
         if terminated:
-            distance = float(np.linalg.norm(self._fingertip - self._target))
-            speed = float(np.linalg.norm(self.data.qvel[:NUM_JOINTS]))
-            reward -= DISTANCE_WEIGHT * distance + speed
-            info = {"distance": distance, "speed": speed}
+            cost, info = self.final_cost()
+            reward -= cost
+        self.advance(action)
+        return self._observation(), reward, terminated, False, info
+
+    def advance(self, action: np.ndarray) -> None:
+        """Simulate one step of control; the motors get the action clamped to ±1."""
         self.data.ctrl[:] = action
         mujoco.mj_step(self.model, self.data, nstep=self.frame_skip)  # type: ignore[attr-defined]
         # positions of the state reached, not of the last substep
         mujoco.mj_kinematics(self.model, self.data)  # type: ignore[attr-defined]
         if self.render_mode == "human":
             self.render()
-        return self._observation(), reward, terminated, False, info
+
+    def final_cost(self) -> tuple[float, dict[str, float]]:
+        """What the state at the end of an episode costs, and of what."""
+        distance = float(np.linalg.norm(self._fingertip - self._target))
+        speed = float(np.linalg.norm(self.data.qvel[:NUM_JOINTS]))
+        return DISTANCE_WEIGHT * distance + speed, {"distance": distance, "speed": speed}
 
     def reset_model(self) -> np.ndarray:
         angles = self.np_random.uniform(-0.1, 0.1, NUM_JOINTS)

@@ -11,4 +11,5 @@ def register_tasks() -> None:
     reacher, humanoid = "trpl.rollouts.reacher:SparseReacher", "trpl.rollouts.humanoid:PaperHumanoid"
     gym.register("trpl/Reacher5Sparse-v0", reacher, kwargs={"target_limit": 0.7})
     gym.register("trpl/Reacher5SparsePaper-v0", reacher, kwargs={"target_limit": 0.27})
+    gym.register("trpl/EpisodicReacher5-v0", "trpl.rollouts.episodic:EpisodicReacher")
     gym.register("trpl/HumanoidPaper-v4", humanoid, max_episode_steps=1000)

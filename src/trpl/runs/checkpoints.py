@@ -85,7 +85,8 @@ def warm_start(state: Any, collector: Collector, *, source: Path) -> Any:
     value = _value_of(source)
     learner = getattr(state, "learner", state)
     fits = value.keys() == learner.value.keys() and all(value[n].shape == w.shape for n, w in learner.value.items())
-    new = learner._replace(policy=policy, **({"value": value} if fits else {}))
+    anchor = {} if getattr(learner, "anchor", None) is None else {"anchor": jax.tree.map(jax.numpy.copy, policy)}
+    new = learner._replace(policy=policy, **anchor, **({"value": value} if fits else {}))
     return state._replace(learner=new) if hasattr(state, "learner") else new
 
 

@@ -13,8 +13,8 @@ from rsl_rl.algorithms import PPO
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trpl.errors import ConvergenceError
-from trpl.gaussians import DiagGaussian, entropy, kl_parts
+from trpl.families import Policy, entropy, kl
+from trpl.gaussians import DiagGaussian
 from trpl.integrations.rsl_rl.layouts import HAS_MODELS, Minibatch, Mirror, layout_of
 from trpl.integrations.trust_region import TrustRegion
 
@@ -36,9 +36,9 @@ class TRPL(PPO):
     def __init__(self, *args: Any, schedule_iterations: int | None = None, **settings: Any) -> None:
         self.region = TrustRegion.take(settings)
         super().__init__(*args, **settings)
-        self.layout = layout_of(self)
+        self.layout = layout = layout_of(self)
         self.schedule_iterations = schedule_iterations
-        shared = self.layout.shared
+        shared = layout.shared
         if self.region.controls_entropy and not schedule_iterations:
             raise ValueError(
                 "entropy_schedule needs schedule_iterations, the number of iterations it runs over: rsl_rl does not "
@@ -50,6 +50,15 @@ class TRPL(PPO):
             raise ValueError(
                 "kl-joint gives every state its own covariance: use a distribution with a standard deviation per "
                 "state, or the projection kl, w2 or frobenius"
+            )
+        if layout.is_beta and not self.region.joint:
+            raise ValueError(
+                f"a BetaDistribution has one bound on its whole KL: projection must be kl-joint, not "
+                f"{self.region.projection}"
+            )
+        if layout.is_beta and layout.mirror is not None and layout.mirror.augments:
+            raise ValueError(
+                "symmetry with use_data_augmentation mirrors Gaussians, and the actor has a BetaDistribution"
             )
 
     def update(self) -> dict[str, float]:
@@ -63,7 +72,7 @@ class TRPL(PPO):
         totals: dict[str, Any] = defaultdict(float)
         for batch in layout.minibatches(self.num_learning_epochs):
             size = batch.observations.batch_size[0]
-            old = layout.gaussian(batch.old_distribution_params)
+            old = layout.policy_value(batch.old_distribution_params)
             if self.normalize_advantage_per_mini_batch:
                 batch.advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
             mirror = layout.mirror
@@ -74,12 +83,13 @@ class TRPL(PPO):
             with torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16, enabled=half):
                 predicted, values = layout.policy(batch), layout.values(batch)
             if self.desired_kl is not None and self.schedule == "adaptive":
-                self._adapt_learning_rate(_first(predicted, size), old)
+                self._adapt_learning_rate(predicted if mirrored_old is old else _first(predicted, size), old)
+            actions, old_log_prob = layout.taken(batch)
             terms = region.terms(
                 predicted,
                 mirrored_old,
-                actions=batch.actions,
-                old_log_prob=batch.old_actions_log_prob.squeeze(-1),
+                actions=actions,
+                old_log_prob=old_log_prob,
                 advantages=batch.advantages.squeeze(-1),
                 constraint=constraint,
             )
@@ -102,7 +112,8 @@ class TRPL(PPO):
         num_steps = self.num_learning_epochs * self.num_mini_batches
         found = {name: float(total) / num_steps for name, total in totals.items()}
         if old_std is not None:
-            layout.shared.set_(region.projected_std(self._shared_std(), old_std, constraint))  # type: ignore[union-attr]
+            assert layout.shared is not None
+            layout.shared.set_(region.projected_std(layout.shared.std, old_std, constraint))
         found |= self._audit() | {f"{name}_target": value for name, value in constraint.items()}
         layout.finish()
         self.storage.clear()
@@ -124,15 +135,11 @@ class TRPL(PPO):
         if not self.region.controls_entropy:
             return {}
         kept = self.optimizer.param_groups[0]
-        old = self.layout.gaussian(next(self.layout.minibatches(1)).old_distribution_params)
+        old = self.layout.policy_value(next(self.layout.minibatches(1)).old_distribution_params)
         if INITIAL_ENTROPY not in kept:
             kept[INITIAL_ENTROPY] = float(entropy(old).mean())
         progress = self._updates / self.schedule_iterations  # type: ignore[operator]
-        return self.region.constraint(initial=kept[INITIAL_ENTROPY], progress=progress, dim=old.dim)
-
-    def _shared_std(self) -> Tensor:
-        parameter = self.layout.shared.parameter.detach()  # type: ignore[union-attr]
-        return parameter.exp() if self.layout.shared.is_log else parameter  # type: ignore[union-attr]
+        return self.region.constraint(initial=kept[INITIAL_ENTROPY], progress=progress, dim=old[0].shape[-1])
 
     def _step(self, loss: Tensor, rnd_loss: Tensor | None) -> None:
         """One step of all optimisers; gradients are averaged over processes and clipped as PPO does it."""
@@ -174,10 +181,9 @@ class TRPL(PPO):
         return loss if mirror.loss_weight is not None else loss.detach()
 
     @torch.no_grad()
-    def _adapt_learning_rate(self, predicted: DiagGaussian, old: DiagGaussian) -> None:
+    def _adapt_learning_rate(self, predicted: Policy, old: Policy) -> None:
         """PPO's rule: towards the desired mean KL, in factors of 1.5 between 1e-5 and 1e-2."""
-        kl = kl_parts(predicted, old)
-        mean = (kl.mean + kl.cov).mean()
+        mean = kl(predicted, old).mean()
         if self.is_multi_gpu:
             torch.distributed.all_reduce(mean)
             mean /= self.gpu_world_size
@@ -191,22 +197,9 @@ class TRPL(PPO):
     @torch.no_grad()
     def _audit(self) -> dict[str, float]:
         """What acts next against what acted before: the exact KL in every state of the rollout."""
-        parts, entropies = [], []
-        for batch in self.layout.minibatches(1):
-            predicted, old = self.layout.policy(batch), self.layout.gaussian(batch.old_distribution_params)
-            kl = kl_parts(predicted, old)
-            parts.append((kl.mean + kl.cov).flatten())
-            entropies.append(entropy(predicted).mean())
-        states = torch.cat(parts)
-        if not torch.isfinite(states.sum()):
-            raise ConvergenceError(
-                "the policy is not finite after this update: try a smaller learning_rate or smaller bounds, or "
-                'std_type "log" for a standard deviation per state'
-            )
-        found = {"entropy": torch.stack(entropies).mean(), "kl": states.mean(), "kl_max": states.max()}
-        if self.region.bounds_kl:
-            found["kl_above"] = (states > self.region.total_bound).float().mean()
-        return {name: float(value) for name, value in found.items()}
+        layout = self.layout
+        batches = layout.minibatches(1)
+        return self.region.measured((layout.policy(b), layout.policy_value(b.old_distribution_params)) for b in batches)
 
 
 def _first(p: DiagGaussian, size: int) -> DiagGaussian:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from importlib import metadata, util
 from typing import Any, NamedTuple, final
@@ -11,9 +12,12 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
 
+from trpl.families import Beta, Policy
 from trpl.gaussians import DiagGaussian
 from trpl.integrations.trust_region import SharedDeviation
 
+EDGE = 1e-6
+"""rsl_rl keeps actions of a Beta distribution this far from the ends of its interval where it takes their density."""
 HAS_MODELS = util.find_spec("rsl_rl.models") is not None
 
 
@@ -62,17 +66,18 @@ class Models:
     value_loss_name = "value"
 
     def __init__(self, algorithm: Any) -> None:
-        from rsl_rl.modules.distribution import GaussianDistribution, HeteroscedasticGaussianDistribution
+        from rsl_rl.modules import distribution as kinds
 
         self.algorithm = algorithm
         distribution = algorithm.actor.distribution
-        if not isinstance(distribution, GaussianDistribution):
+        self.is_beta = isinstance(distribution, getattr(kinds, "BetaDistribution", ()))  # since 5.4
+        if not self.is_beta and not isinstance(distribution, kinds.GaussianDistribution):
             raise ValueError(
-                f"the actor's distribution is {type(distribution).__name__}; TRPL projects GaussianDistribution and "
-                "HeteroscedasticGaussianDistribution"
+                f"the actor's distribution is {type(distribution).__name__}; TRPL projects GaussianDistribution, "
+                "HeteroscedasticGaussianDistribution and BetaDistribution"
             )
         self.shared = None
-        if not isinstance(distribution, HeteroscedasticGaussianDistribution):
+        if not self.is_beta and not isinstance(distribution, kinds.HeteroscedasticGaussianDistribution):
             is_log = distribution.std_type == "log"
             parameter = distribution.log_std_param if is_log else distribution.std_param
             self.shared = SharedDeviation(parameter, is_log=is_log)
@@ -110,15 +115,24 @@ class Models:
         for batch in generator(alg.num_mini_batches, num_epochs):
             yield Minibatch(**{name: getattr(batch, name) for name in names})
 
-    def policy(self, batch: Minibatch) -> DiagGaussian:
+    def policy(self, batch: Minibatch) -> Policy:
         """What the network predicts now; one standard deviation where it is shared."""
         actor = self.algorithm.actor
         actor(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[0], stochastic_output=True)
-        return self.gaussian(actor.output_distribution_params)
+        return self.policy_value(actor.output_distribution_params)
 
-    def gaussian(self, params: tuple[Tensor, ...]) -> DiagGaussian:
-        """Mean and standard deviation as rsl_rl keeps them, as a Gaussian."""
-        return _gaussian(params, shared=self.shared is not None)
+    def policy_value(self, params: tuple[Tensor, ...]) -> Policy:
+        """The parameters of a distribution as rsl_rl keeps them, as a policy value."""
+        return Beta(*_single(params)) if self.is_beta else _gaussian(params, shared=self.shared is not None)
+
+    def taken(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """The actions and their log-density at collection: of a Beta distribution, between 0 and 1."""
+        actions, log_prob = batch.actions, batch.old_actions_log_prob.squeeze(-1)
+        if not self.is_beta:
+            return actions, log_prob
+        low, high = self.algorithm.actor.distribution.action_range
+        unit = ((actions - low) / (high - low)).clamp(EDGE, 1.0 - EDGE)
+        return unit, log_prob + actions.shape[-1] * math.log(high - low)
 
     def values(self, batch: Minibatch) -> Tensor:
         """The value function now."""
@@ -143,6 +157,7 @@ class ActorCritic:
     """rsl_rl 3.1: one module `policy` for both, and minibatches as tuples."""
 
     value_loss_name = "value_function"
+    is_beta = False
 
     def __init__(self, algorithm: Any) -> None:
         self.algorithm = algorithm
@@ -191,11 +206,15 @@ class ActorCritic:
         """What the network predicts now; one standard deviation where it is shared."""
         policy = self.algorithm.policy
         policy.act(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[0])
-        return self.gaussian((policy.action_mean, policy.action_std))
+        return self.policy_value((policy.action_mean, policy.action_std))
 
-    def gaussian(self, params: tuple[Tensor, ...]) -> DiagGaussian:
+    def policy_value(self, params: tuple[Tensor, ...]) -> DiagGaussian:
         """Mean and standard deviation as rsl_rl keeps them, as a Gaussian."""
         return _gaussian(params, shared=self.shared is not None)
+
+    def taken(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """The actions and their log-density at collection."""
+        return batch.actions, batch.old_actions_log_prob.squeeze(-1)
 
     def values(self, batch: Minibatch) -> Tensor:
         """The value function now."""
@@ -214,9 +233,14 @@ def _outside_inference(x: Tensor) -> Tensor:
     return x.clone() if x.is_inference() else x
 
 
+def _single(params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """In at least single precision."""
+    return tuple(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in params)
+
+
 def _gaussian(params: tuple[Tensor, ...], *, shared: bool) -> DiagGaussian:
-    """In at least single precision; the standard deviation of the first state where all states share it."""
-    mean, std = (x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in params)
+    """The standard deviation of the first state where all states share it."""
+    mean, std = _single(params)
     return DiagGaussian(mean, std.reshape(-1, std.shape[-1])[0] if shared else std)
 
 

@@ -10,6 +10,7 @@ from trpl.messages import needs
 
 with needs("sb3"):
     from trpl.integrations.sb3.algorithm import TRPL
+    from trpl.integrations.sb3.audit import ExactKL
     from trpl.integrations.sb3.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
 
-__all__ = ["TRPL", "CnnPolicy", "MlpPolicy", "MultiInputPolicy"]
+__all__ = ["TRPL", "CnnPolicy", "ExactKL", "MlpPolicy", "MultiInputPolicy"]

@@ -1,0 +1,206 @@
+"""rl_games: an agent with an exact trust region in the place of PPO's clip.
+
+    runner = Runner()
+    register(runner)                      # then `algo: name: trpl` in an otherwise unchanged configuration
+    runner.load(configuration)
+    runner.run({"train": True})
+
+Collection, datasets, networks, normalisers, schedules, checkpoints and players are rl_games' own. Its losses are
+computed by its own code too, from the density of the projected policy, so masks of recurrent batches count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from rl_games.algos_torch.a2c_continuous import A2CAgent
+from rl_games.algos_torch.models import ModelA2CContinuousLogStd
+from rl_games.algos_torch.players import PpoPlayerContinuous
+from torch import Tensor
+
+from trpl.families import entropy, log_prob
+from trpl.gaussians import DiagGaussian
+from trpl.integrations.trust_region import SharedDeviation, TrustRegion
+
+NAME = "trpl"
+ACTED = ("acted_mu", "acted_sigma")
+"""The policy that collected the data. (`mu` and `sigma` of a dataset are overwritten by each minibatch.)"""
+INITIAL_ENTROPY = "trpl_initial_entropy"
+
+
+def register(runner: Any) -> None:
+    """Make `algo: name: trpl` known to a runner, for training and for playing.
+
+    Args:
+        runner: rl_games' `Runner`.
+    """
+    runner.algo_factory.register_builder(NAME, lambda **settings: TRPL(**settings))
+    runner.player_factory.register_builder(NAME, lambda **settings: PpoPlayerContinuous(**settings))
+
+
+class _Watched:
+    """A model that remembers its last answer; everything else is the model's."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.answer = model, {}
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        self.answer = self.model(inputs)
+        return self.answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+class TRPL(A2CAgent):
+    """rl_games' continuous PPO with an exact trust region in place of the clip.
+
+    `config: trust_region:` holds the settings of `TrustRegion`; `e_clip` clips the value loss alone. An entropy
+    schedule runs over `max_epochs`, or over `max_frames` where that is given.
+
+    Args:
+        base_name: As for rl_games' agents.
+        params: As for rl_games' agents.
+
+    Raises:
+        ValueError: If a setting of the trust region is out of range, or does not fit the network.
+    """
+
+    def __init__(self, base_name: str, params: dict[str, Any]) -> None:
+        super().__init__(base_name, params)
+        self.region = TrustRegion(**self.config.get("trust_region", {}))
+        self.shared = _shared_deviation(self.model)
+        if self.region.joint and self.shared is not None:
+            raise ValueError(
+                "kl-joint gives every state its own covariance: set fixed_sigma: False, or use the projection kl, w2 "
+                "or frobenius"
+            )
+        if self.region.controls_entropy and self.max_epochs == -1 and self.max_frames == -1:
+            raise ValueError("entropy_schedule runs over max_epochs or max_frames, and neither is given")
+        self.initial_entropy: float | None = None
+        self._constraint: dict[str, float] = {}
+        self._batch: dict[str, Any] = {}
+
+    def prepare_dataset(self, batch_dict: dict[str, Any]) -> None:
+        # keeps the policy that acted apart, and decides the entropy of this update
+        super().prepare_dataset(batch_dict)
+        for name, x in zip(ACTED, (batch_dict["mus"], batch_dict["sigmas"]), strict=True):
+            self.dataset.values_dict[name] = x.detach().clone()
+        if self.region.controls_entropy:
+            old = self._gaussian(*(self.dataset.values_dict[name] for name in ACTED))
+            if self.initial_entropy is None:
+                self.initial_entropy = float(entropy(old).mean())
+            self._constraint = self.region.constraint(
+                initial=self.initial_entropy, progress=self._progress(), dim=old.dim
+            )
+
+    def train_epoch(self) -> Any:
+        # runs rl_games' epoch; then sets a shared standard deviation, measures, and writes
+        found = super().train_epoch()
+        if self.shared is not None and self.shared.learns:
+            old = self._gaussian(*(self.dataset.values_dict[name] for name in ACTED))
+            self.shared.set_(self.region.projected_std(self.shared.std, old.std, self._constraint))
+        measured = self.region.measured(self._pairs())
+        targets = {f"{name}_target": value for name, value in self._constraint.items()}
+        writer: Any = self.writer
+        if self.global_rank == 0:
+            for name, value in (measured | targets).items():
+                writer.add_scalar(f"trpl/{name}", value, self.frame)
+        return found
+
+    def calc_gradients(self, input_dict: dict[str, Any]) -> None:
+        # runs rl_games' step with the model watched: the loss needs its mean and standard deviation
+        model = self.model
+        self.model, self._batch = _Watched(model), input_dict
+        try:
+            super().calc_gradients(input_dict)
+        finally:
+            self.model = model
+        if self.shared is not None and self.shared.learns:
+            self.shared.keep_positive(self._old(input_dict).std)
+
+    def calc_losses(
+        self,
+        actor_loss_func: Any,
+        old_action_log_probs_batch: Tensor,
+        action_log_probs: Tensor,
+        advantage: Tensor,
+        curr_e_clip: float,
+        value_preds_batch: Tensor,
+        values: Tensor,
+        return_batch: Tensor,
+        mu: Tensor,
+        entropy: Tensor,
+        rnn_masks: Tensor | None,
+    ) -> Any:
+        # lets rl_games put its loss together from the density and entropy of the projected policy, with the penalty;
+        # rl_games' log-probabilities are negative ones
+        model: Any = self.model
+        answer, actions = model.answer, self._batch["actions"]
+        terms = self.region.terms_by_state(
+            self._gaussian(answer["mus"], answer["sigmas"]),
+            self._old(self._batch),
+            actions=actions,
+            old_log_prob=-old_action_log_probs_batch,
+            advantages=advantage,
+            constraint=self._constraint,
+        )
+        loss = self.region.regression_weight * terms.penalty - terms.surrogate
+        return super().calc_losses(
+            lambda *_: loss,
+            old_action_log_probs_batch,
+            -log_prob(terms.projected, actions),
+            advantage,
+            curr_e_clip,
+            value_preds_batch,
+            values,
+            return_batch,
+            mu,
+            terms.entropy,
+            rnn_masks,
+        )
+
+    def get_full_state_weights(self) -> dict[str, Any]:
+        # what rl_games saves, and where the entropy schedule starts
+        return super().get_full_state_weights() | {INITIAL_ENTROPY: self.initial_entropy}
+
+    def set_full_state_weights(self, weights: dict[str, Any], set_epoch: bool = True) -> None:
+        # takes checkpoints of rl_games' PPO too
+        super().set_full_state_weights(weights, set_epoch=set_epoch)
+        self.initial_entropy = weights.get(INITIAL_ENTROPY)
+
+    def _progress(self) -> float:
+        if self.max_epochs != -1:
+            return (self.epoch_num - 1) / self.max_epochs
+        return self.frame / self.max_frames
+
+    def _gaussian(self, mean: Tensor, std: Tensor) -> DiagGaussian:
+        return DiagGaussian(mean.float(), std.float() if self.shared is None else std.float()[0])
+
+    def _old(self, batch: dict[str, Any]) -> DiagGaussian:
+        return self._gaussian(*(batch[name] for name in ACTED))
+
+    @torch.no_grad()
+    def _pairs(self) -> Iterator[tuple[DiagGaussian, DiagGaussian]]:
+        """The policy after the update and the one before it, minibatch by minibatch."""
+        self.set_eval()
+        for number in range(len(self.dataset)):
+            batch = self.dataset[number]
+            inputs = {"is_train": True, "prev_actions": batch["actions"], "obs": self._preproc_obs(batch["obs"])}
+            if self.is_rnn:
+                inputs |= {"rnn_states": batch["rnn_states"], "seq_length": self.seq_length}
+                inputs |= {"dones": batch["dones"]} if self.zero_rnn_on_done else {}
+            answer = self.model(inputs)
+            yield self._gaussian(answer["mus"], answer["sigmas"]), self._old(batch)
+
+
+def _shared_deviation(model: Any) -> SharedDeviation | None:
+    """The parameter of a standard deviation that all states share, where the network has one."""
+    network = model.a2c_network
+    if not getattr(network, "fixed_sigma", False):
+        return None
+    if not isinstance(network.sigma_act, torch.nn.Identity):
+        raise ValueError("sigma_activation must be None where fixed_sigma is True: the standard deviation is set")
+    return SharedDeviation(network.sigma, is_log=isinstance(model, ModelA2CContinuousLogStd.Network))

@@ -1,0 +1,71 @@
+"""rl_zoo3: `TRPL` among its algorithms, with hyperparameters of its own.
+
+    python -m trpl.integrations.rl_zoo3 train --algo trpl --env Pendulum-v1
+    python -m trpl.integrations.rl_zoo3 enjoy --algo trpl --env Pendulum-v1 --folder logs
+
+rl_zoo3 checks the name of an algorithm before it imports anything that an option names, so its own
+`python -m rl_zoo3.train` knows TRPL only in a process that has called `register`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import rl_zoo3
+
+from trpl.integrations.sb3 import TRPL
+
+NAME = "trpl"
+HYPERPARAMETERS = Path(__file__).with_name("rl_zoo3.yml")
+WIDEST = 1e6
+
+
+class Unclipped(gymnasium.ActionWrapper):
+    """Let an environment see actions as they are: Stable-Baselines3 clips them to their space, which is made wide here.
+
+    Where an environment charges for large actions, clipping hides the noise beyond the space from the charge, and the
+    policy keeps it.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.action_space = gymnasium.spaces.Box(-WIDEST, WIDEST, env.action_space.shape, np.float32)
+
+    def action(self, action: np.ndarray) -> np.ndarray:
+        """The action itself."""
+        return action
+
+
+def register() -> None:
+    """Put TRPL among rl_zoo3's algorithms."""
+    rl_zoo3.ALGOS[NAME] = TRPL
+
+
+def main(argv: list[str]) -> None:
+    """Run one of rl_zoo3's commands with TRPL among its algorithms.
+
+    Args:
+        argv: The command and its options; `train --algo trpl` reads the hyperparameters that come with trpl unless
+            `-conf` names others.
+    """
+    from rl_zoo3 import cli
+
+    register()
+    sys.argv = ["trpl.integrations.rl_zoo3", *with_hyperparameters(argv)]
+    cli.main()
+
+
+def with_hyperparameters(argv: list[str]) -> list[str]:
+    """Name the file of hyperparameters where TRPL is to be trained and no other file is named."""
+    words = [part for word in argv for part in word.split("=", 1)]
+    named = {"-conf", "--conf-file"} & set(words)
+    trains = argv[:1] == ["train"] and ("--algo", NAME) in itertools.pairwise(words)
+    return [*argv, "--conf-file", str(HYPERPARAMETERS)] if trains and not named else argv
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
