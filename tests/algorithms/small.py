@@ -45,11 +45,13 @@ def algorithm(settings):
 def init(settings, *, seed=0):
     """An initial state whose policy is not near zero, so that every part of it moves."""
     state = algorithm(settings).init(jax.random.key(seed))
-    policy = dict(state.policy)
+    learner = getattr(state, "learner", state)  # PAPI's state has it inside
+    policy = dict(learner.policy)
     for name, weight in policy.items():
         noise = np.random.default_rng(len(name)).normal(size=weight.shape).astype(np.float32)
         policy[name] = weight + 0.3 * noise
-    return state._replace(policy=policy)
+    learner = learner._replace(policy=policy)
+    return state._replace(learner=learner) if hasattr(state, "learner") else learner
 
 
 def update(settings, state=None, *, times=1, seed=0):

@@ -52,6 +52,13 @@ def test_variants_are_told_apart_by_a_setting(tmp_path):
         group_runs(runs_of(tmp_path / "more", configs[0]), by=("alpha",))
 
 
+def test_the_releases_switches_tell_apart_by_one_word(tmp_path):
+    switches = dict.fromkeys(("released_variance", "released_evaluation"), True) | {"released_penalty": None}
+    configs = [run_config("kl", "Ant-v4", 0, 4, **given) for given in ({}, switches)]
+    groups = group_runs(runs_of(tmp_path, *configs), by=("as_released",))
+    assert [group.name for group in groups] == ["KL (as_released=False)", "KL (as_released=True)"]
+
+
 def test_the_same_seed_twice_is_refused(tmp_path):
     with pytest.raises(RecordError, match="seed 3 occurs twice"):
         group_runs(runs_of(tmp_path, *[run_config("kl", "Hopper-v4", 3, 4)] * 2))

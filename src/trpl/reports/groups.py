@@ -10,6 +10,7 @@ from typing import Any
 
 from trpl.errors import RecordError
 from trpl.methods.registry import known, names, settings
+from trpl.presets.lookup import AS_RELEASED
 from trpl.presets.tables import PAPER_TASKS
 from trpl.reports.reading import Run
 from trpl.settings.config import NOT_COMPARED
@@ -58,14 +59,16 @@ def place(method: str) -> int:
 def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
     """Make groups of `runs` in the order of the paper's table; `by` names settings that tell variants apart.
 
+    `as_released` among them stands for all switches of the authors' release together.
+
     Raises RecordError, naming the difference, when runs of one group were configured differently or have the same seed.
     """
     gathered: dict[tuple, list[Run]] = {}
     for run in runs:
         for key in by:
-            if key not in run.config and key not in settings():
+            if key not in run.config and key not in (*settings(), AS_RELEASED):
                 raise RecordError(f"{run.path}: no setting {key!r} to tell runs apart by")
-        variant = tuple((key, run.config.get(key)) for key in by)
+        variant = tuple((key, _told_by(run, key)) for key in by)
         gathered.setdefault((run.method, run.env_id, _text(variant)), []).append(run)
     groups = []
     for (method, env_id, _), members in gathered.items():
@@ -73,9 +76,17 @@ def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
         _check_alike(members)
         finished = tuple(run for run in members if run.finished)
         unfinished = tuple(run for run in members if not run.finished)
-        variant = tuple((key, members[0].config.get(key)) for key in by)
+        variant = tuple((key, _told_by(members[0], key)) for key in by)
         groups.append(Group(method, env_id, variant, finished or unfinished, unfinished if finished else ()))
     return sorted(groups, key=_order)
+
+
+def _told_by(run: Run, key: str) -> Any:
+    """Look up what tells a run apart; `as_released` stands for all switches of the authors' release."""
+    if key != AS_RELEASED:
+        return run.config.get(key)
+    switches = [value for name, value in run.config.items() if name.startswith("released_") and value is not None]
+    return bool(switches) and all(switches)
 
 
 def _order(group: Group) -> tuple:
