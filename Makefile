@@ -55,6 +55,7 @@ check: lint
 bench: $(VENV)/.dev
 	@mkdir -p bench
 	$(BIN)/python benchmarks/layers.py --out bench/layers.json
+	$(BIN)/python benchmarks/families.py --out bench/families.json
 	$(BIN)/python benchmarks/training.py --out bench/training.json
 	$(BIN)/python benchmarks/sweep.py --out bench/sweep.json
 	$(BIN)/python benchmarks/report_speed.py --out bench/report_speed.json

@@ -1,43 +1,77 @@
-"""The table of families on the page about them, from the registry.
+"""The table of families on the page about them, from the registry, by trying.
 
 python docs/make_families.py [OUT_FILE]
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 import trpl
-from trpl.families import family_of
-from trpl.families.gaussian import GaussianFamily
-from trpl.families.interpolated import Interpolated
+from trpl.families import Policy, known_policies
+from trpl.layers.layer import project, project_jointly
+from trpl.projections.frobenius import Frobenius
+from trpl.projections.kl.region import KL
+from trpl.projections.wasserstein import Wasserstein
 
 OUT = Path(__file__).resolve().parent / "generated" / "families.md"
-ONE = np.ones((1, 1))
-EXAMPLES = [
-    trpl.DiagGaussian(ONE, ONE),
-    trpl.FullGaussian(ONE, ONE[None]),
-    trpl.Categorical(ONE),
-    trpl.Bernoulli(ONE),
-    trpl.Beta(ONE, ONE),
-    trpl.Product((trpl.Categorical(ONE),)),
-]
-SEPARATE = "`KLProjection`, `WassersteinProjection`, `FrobeniusProjection`"
+ONE = np.array([[1.0, 2.0]])
+EXAMPLES: dict[str, Policy] = {
+    "DiagGaussian": trpl.DiagGaussian(ONE, ONE),
+    "FullGaussian": trpl.FullGaussian(ONE, np.eye(2)[None]),
+    "Categorical": trpl.Categorical(ONE),
+    "Bernoulli": trpl.Bernoulli(ONE),
+    "Beta": trpl.Beta(2.0 * ONE, ONE),
+    "Product": trpl.Product((trpl.Categorical(ONE), trpl.Bernoulli(ONE))),
+}
+ELSEWHERE = {"SparseCategorical": "see [language models](language.md)"}
+"""Families with a page of their own."""
+SEPARATE = {
+    "KLProjection": KL(),
+    "WassersteinProjection": Wasserstein("commuting"),
+    "FrobeniusProjection": Frobenius(False),
+}
+
+
+def works(call: Callable[[], object]) -> bool:
+    """Whether a layer takes a policy."""
+    try:
+        call()
+    except ValueError:
+        return False
+    return True
+
+
+def row(name: str) -> str:
+    """What one family has."""
+    p = EXAMPLES[name]
+    free = {"min_entropy": None, "entropy": None, "check": True}
+    bounds = {"mean_bound": 0.1, "cov_bound": 0.1, "entropy_first": False}
+    layers = [
+        f"`{layer}`" for layer, region in SEPARATE.items() if works(lambda r=region: project(r, p, p, **bounds, **free))
+    ]
+    joint = ["`JointKLProjection`"] if works(lambda: project_jointly(p, p, bound=0.1, **free)) else []
+    if works(lambda: project_jointly(p, p, bound=(0.1, 0.1), **free)):
+        joint.append("one bound or one per part")
+    own = trpl.entropy(p)
+    targets = {"at least": {"min_entropy": own, "entropy": None}, "exactly": {"min_entropy": None, "entropy": own}}
+    held = [w for w, t in targets.items() if works(lambda t=t: project_jointly(p, p, bound=0.1, check=True, **t))]
+    fields = ", ".join(type(p)._fields)
+    cells = (f"`{name}({fields})`", ", ".join(layers) or "–", ", ".join(joint) or "–", ", ".join([*held, "or free"]))
+    return f"| {' | '.join(cells)} |"
 
 
 def table() -> str:
-    """A row for each value type, by what its family in the registry can do."""
+    """A row for each registered value type.
+
+    Raises:
+        KeyError: If a family has neither an example here nor a page of its own.
+    """
     rows = ["| value | separate bounds | one KL bound | entropy |", "| --- | --- | --- | --- |"]
-    for example in EXAMPLES:
-        kind, family = type(example), family_of(example)
-        fields = ", ".join(kind._fields)
-        gaussian = isinstance(family, GaussianFamily)
-        known = gaussian or isinstance(family, Interpolated)
-        separate = SEPARATE if gaussian else "–"
-        joint = "`JointKLProjection`" if known else "–"
-        joint += ", one bound or one per part" if kind is trpl.Product else ""
-        rows.append(f"| `{kind.__name__}({fields})` | {separate} | {joint} | at least, exactly, or free |")
+    elsewhere = {name: f"| `{name}` | – | `JointKLProjection` | {page} |" for name, page in ELSEWHERE.items()}
+    rows += [elsewhere.get(name) or row(name) for name in known_policies()]
     return "\n".join(rows) + "\n"
 
 

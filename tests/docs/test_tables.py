@@ -43,3 +43,11 @@ def test_the_page_on_reproduction_counts_the_runs_right():
     for name, sweep in named_sweeps().items():
         row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
         assert int(row.split("|")[3]) == len(sweep.configs)
+
+
+def test_the_table_of_families_is_that_of_the_registry(monkeypatch):
+    """Made by `python docs/make_families.py`, which tries what each family takes."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import make_families
+
+    assert (ROOT / "docs" / "generated" / "families.md").read_text(encoding="utf-8") == make_families.table()

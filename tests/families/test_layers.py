@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import trpl
 import trpl.torch
-from families.pairs import BOUND, BY_NAME, KINDS, applicable, options, policies
+from families.pairs import BOUND, BY_NAME, KINDS, TYPES, applicable, options, policies
 from frameworks import without_numpy
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -271,6 +271,46 @@ def test_an_entropy_out_of_reach_is_refused():
     p, q = policies(BY_NAME["categorical"], torch.as_tensor)
     with pytest.raises(ValueError, match=r"no policy within the bound .* at most"):
         trpl.torch.JointKLProjection(1e-3)(p, q, min_entropy=1.6)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-4])
+def test_a_uniform_policy_may_become_sharper(size):
+    """Powers of a uniform policy are uniform: of its least entropy they say nothing."""
+    p, q = policies(BY_NAME["categorical"], torch.as_tensor)
+    old = trpl.Categorical(size * q.logits)
+    layer = trpl.torch.JointKLProjection(0.3)
+    target = np.log(5.0) - 0.1
+    assert_allclose(trpl.entropy(layer(p, old, entropy=target)).numpy(), target, rtol=1e-8)
+    assert_allclose(trpl.entropy(layer(old, old, min_entropy=np.log(5.0))).numpy(), np.log(5.0), rtol=1e-8)
+
+
+def test_every_family_is_in_the_list():
+    """A new one joins `families.pairs.KINDS`; a sparse categorical has tests of its own."""
+    kinds = {kind for one in KINDS for kind in one.kinds}
+    listed = {TYPES[kind].__name__ for kind in kinds} | {"Product", "SparseCategorical"}
+    assert set(trpl.families.known_policies()) <= listed
+
+
+@every_kind
+def test_edges(kind):
+    """Gradients are finite where prediction and old policy are equal and where a state is on its bound.
+
+    A batch may be empty, and one old policy may serve all states.
+    """
+    p, q = policies(kind, torch.as_tensor)
+    layer = trpl.torch.JointKLProjection(BOUND)
+    on_the_bound = layer(p, q)
+    for start in (q, on_the_bound):
+        leaves = [x.clone().requires_grad_() for x in kind.arrays(start)]
+        projected = kind.arrays(layer(kind.unflatten(leaves), q))
+        for g in torch.autograd.grad(sum(x.sum() for x in projected), leaves):
+            assert torch.isfinite(g).all()
+    empty = kind.unflatten([x[:0] for x in kind.arrays(p)])
+    assert all(x.shape[0] == 0 for x in kind.arrays(layer(empty, empty)))
+    alone = kind.unflatten([x[0] for x in kind.arrays(q)])
+    for x, y in zip(kind.arrays(layer(p, alone)), kind.arrays(p), strict=True):
+        assert x.shape == y.shape
+    assert float(trpl.kl(layer(p, alone), alone).max()) <= BOUND * (1 + 1e-8)
 
 
 D = torch.distributions

@@ -16,7 +16,7 @@ from trpl.engines import NUMPY
 from trpl.implicit import Like, Solved
 from trpl.implicit.problems import align, broadcast_shapes
 from trpl.natural.path import Path
-from trpl.natural.solver import Entropy, Place, find, shares
+from trpl.natural.solver import Entropy, Place, find, met_within, shares
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 BLOCK = 1 << 16
 """Entries of the largest array that are worked on at once."""
 FLAT, SHARP = 1e-9, 30.0
-"""Temperatures τ at which a policy has as much, or as little, entropy as is ever looked for."""
+"""Temperatures τ at which a policy has as much, or as little, entropy as is ever looked for, if θᵀFθ is 1."""
+UNIFORM = 1e-20
+"""θᵀFθ below which a policy is uniform."""
 
 
 class Between(Protocol):
@@ -179,18 +181,25 @@ def entropy_range(
     """The least and the greatest entropy within the bound of the old policy, both on the path of its powers.
 
     q^τ has the least KL to q among all policies with its entropy. So both extremes are projections: of a very flat and
-    of a very sharp power of q.
+    of a very sharp power of q. Powers of a uniform policy are uniform, so of its least entropy nothing is known (−∞).
+    The range is wider by what an entropy may differ from its target and count as met.
     """
     problem = Problem.of((*old, *old, bound), cores, "free")
     old, bound = problem.old, e.xp.broadcast_to(problem.bound, problem.batch)
     here, one = between(e, old, old), e.xp.ones_like(bound)
-    sharp = e.xp.minimum(SHARP * one, 0.999 * here.hottest(e, 0.0 * one) * one)
+    spread = here.moments(e, 0.0 * one, one).warmth
+    varies = spread > UNIFORM
+    sharp = SHARP / e.xp.sqrt(e.xp.clip(spread, UNIFORM, 1.0))
+    sharp = e.xp.minimum(sharp, 0.999 * here.hottest(e, 0.0 * one) * one)
     found = []
     for tau in (sharp, FLAT * one):
         path = between(e, here.at(e, 0.0 * one, tau), old)
         place = find(e, path, bound)
         found.append(path.moments(e, place.s, one).entropy)
-    return found[0], found[1]
+    least, greatest = found
+    slack = met_within(e, bound)
+    least = e.xp.where(varies, least - slack * (1.0 + e.xp.abs(least)), -math.inf)
+    return least, greatest + slack * (1.0 + e.xp.abs(greatest))
 
 
 # Blocks of states, for NumPy -----------------------------------------------------------------------------------------

@@ -112,8 +112,7 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
         tau = warmth(e, path, s, entropy, xp.exp((1.0 - s) * log_first + s * log_last))
         found = path.moments(e, s, tau)
         missing = xp.abs(found.entropy - entropy.target)
-        accuracy = MET if xp.finfo(s.dtype).bits == 64 else 1e5 * MET
-        return tau, found, (tau != 1.0) & (missing <= accuracy * (1.0 + xp.abs(entropy.target)))
+        return tau, found, (tau != 1.0) & (missing <= met_within(e, s) * (1.0 + xp.abs(entropy.target)))
 
     def evaluate(s: PerState) -> tuple[PerState, PerState]:
         tau, found, held = at(s)
@@ -171,6 +170,11 @@ def warmth(e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState
     state = (xp.clip(xp.log(start), None, 0.0) if not entropy.equality else xp.log(start), cold, hot, ~unheld)
     state = e.loop(lambda *now: now[-1], body, state, max_steps=MAX_WARMTH_STEPS)
     return xp.where(unheld, one, xp.exp(state[0]))
+
+
+def met_within(e: Engine, like: PerState) -> float:
+    """By how much an entropy β may be missed and count as met, as a multiple of 1 + |β|."""
+    return MET if e.xp.finfo(like.dtype).bits == 64 else 1e5 * MET
 
 
 class Shares(NamedTuple):
