@@ -1,12 +1,16 @@
-"""Time of the layers, stated as ratios to one `torch.linalg.eigvalsh` of the same batch in the same run.
+"""Time of every layer, as a table: rows × {eager PyTorch, compiled PyTorch, JAX jitted} × {float64, float32}.
 
-    python benchmarks/layers.py --out bench-layers.json
+    python benchmarks/layers.py [--row joint] [--host eager] [--dtype float64] [--out bench/layers.json]
 
-One core, one thread, float64, forward and backward, process time: of each case the median of five rounds, each a median
-itself, since a shared machine is slow for seconds at a time. The bars are those the project set itself.
+One core, one thread, forward and backward of the predicted policy, process time: the median of three rounds, each a
+median itself, since a shared machine is slow for seconds at a time. Bars are multiples of one `torch.linalg.eigvalsh`
+of 512 matrices 17 × 17 in float64, measured around each case in the same run, or milliseconds for the smallest batches;
+those of a compiled layer are its eager time and 5 % more. *bound held* is the largest relative distance of the result
+from its bound, measured in float64 by the package's distances; where nothing is outside, whether nothing moved.
 
-A fresh process hands every large block back to the system and pays page faults to get it again; once a larger block
-has been freed, as in any training, the C library keeps them. Both are shown for the case with the most memory.
+The last column has constants, not measured here: milliseconds of what the layers replace, the C++ solver behind the
+authors' release (KL) or its PyTorch code (the others), forward and backward in float64, which this project measured
+once, on one thread of a busy machine whose `eigvalsh` took 4.4–5 ms.
 """
 # ruff: noqa: E402 - the number of threads must be set before the frameworks are imported
 
@@ -17,7 +21,9 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[name] = "1"
@@ -35,15 +41,69 @@ from rich.table import Table
 
 import trpl.jax
 import trpl.torch
-from trpl import DiagGaussian, FullGaussian
+from trpl import DiagGaussian, FullGaussian, entropy
+from trpl.engines import NUMPY
+from trpl.projections.frobenius import Frobenius
+from trpl.projections.kl.region import KL
+from trpl.projections.regions import parts
+from trpl.projections.wasserstein import Wasserstein
 
-LARGE, SMALL = (512, 17), (32, 3)
-FLOOR = "PyTorch, two products compiled"
-ROUNDS = 5
-LAYERS = {"Wasserstein": "WassersteinProjection", "Frobenius": "FrobeniusProjection"}
-"""By the first words of a case; the others are of the KL layer."""
-LARGE_BLOCK = 31 << 20  # bytes; the largest for which glibc learns to keep memory
+HOSTS, DTYPES = ("eager", "compiled", "jax"), ("float64", "float32")
+ROUNDS = 3
+LARGE_BLOCK = 31 << 20  # bytes; the largest for which glibc learns to keep memory, as in any training
 OUTSIDE, INSIDE = 1e-3, 1e6  # bounds with every sample outside, with none
+SLOWER = 1.05  # compiled code against eager
+COMPILE_BAR = 20.0  # seconds
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer on a batch: which, of what size, how far the prediction is, and its bar."""
+
+    name: str
+    layer: str
+    shape: tuple[int, int]
+    full: bool
+    bound: float
+    bar: float
+    """A multiple of `eigvalsh`, or milliseconds."""
+    unit: str = "ratio"
+    jax_bar: float | None = None
+    peer: str = ""
+    near: bool = False
+    """Whether the prediction is a small step from the old policy, else unrelated to it."""
+    options: dict[str, Any] = field(default_factory=dict)
+    entropy: bool = False
+    tensor: bool = False
+    """Whether the bound is given for each state."""
+
+    @property
+    def inside(self) -> bool:
+        return self.bound == INSIDE
+
+
+JOINT, W2, FROBENIUS, PLAIN_KL = "JointKLProjection", "WassersteinProjection", "FrobeniusProjection", "KLProjection"
+MIDDLE, WIDE, LONG, SMALL = (512, 17), (64, 42), (64, 63), (32, 3)
+ROWS = (
+    Row("joint KL, full 512 × 17, outside", JOINT, MIDDLE, True, 0.03, 3.5, peer="40–44"),
+    Row("joint KL, full 512 × 17, nothing outside", JOINT, MIDDLE, True, INSIDE, 0.5, peer="3.7"),
+    Row("joint KL with entropy, full 512 × 17", JOINT, MIDDLE, True, 0.03, 4.5, peer="60–78", entropy=True),
+    Row("joint KL, full 64 × 42", JOINT, WIDE, True, 0.03, 5.8, peer="33"),
+    Row("W2 (commuting), full 512 × 17", W2, MIDDLE, True, OUTSIDE, 3.0, peer="20 (roots given)"),
+    Row("W2 (commuting), full 512 × 17, nothing outside", W2, MIDDLE, True, INSIDE, 1.5, peer="10"),
+    Row("W2 exact, full 512 × 17", W2, MIDDLE, True, OUTSIDE, 3.0, options={"form": "exact"}),
+    Row("Frobenius, full 512 × 17", FROBENIUS, MIDDLE, True, OUTSIDE, 2.0, peer="16"),
+    Row("Frobenius, full 512 × 17, nothing outside", FROBENIUS, MIDDLE, True, INSIDE, 0.5, peer="13"),
+    Row("KL, full 64 × 63, near", PLAIN_KL, LONG, True, OUTSIDE, 4.0, peer="105", near=True),
+    Row("KL, full 64 × 63, far", PLAIN_KL, LONG, True, OUTSIDE, 4.9, peer="242"),
+    Row("KL, full 512 × 17, near", PLAIN_KL, MIDDLE, True, OUTSIDE, 1.6, peer="81", near=True),
+    Row("KL, full 512 × 17, near, a bound per state", PLAIN_KL, MIDDLE, True, OUTSIDE, 1.6, near=True, tensor=True),
+    Row("KL, diagonal 512 × 17", PLAIN_KL, MIDDLE, False, OUTSIDE, 0.15, jax_bar=0.04, peer="2.5–7"),
+    Row("KL, diagonal 32 × 3", PLAIN_KL, SMALL, False, OUTSIDE, 0.25, "ms", peer="0.072"),
+    Row("KL, diagonal 32 × 3, nothing outside", PLAIN_KL, SMALL, False, INSIDE, 0.08, "ms", peer="0.006"),
+    Row("W2, diagonal 32 × 3", W2, SMALL, False, OUTSIDE, 0.25, "ms", peer="1.4"),
+    Row("Frobenius, diagonal 32 × 3", FROBENIUS, SMALL, False, OUTSIDE, 0.25, "ms"),
+)
 
 
 def gaussian(rng: np.random.Generator, shape: tuple[int, int], *, full: bool) -> DiagGaussian | FullGaussian:
@@ -55,6 +115,15 @@ def gaussian(rng: np.random.Generator, shape: tuple[int, int], *, full: bool) ->
     rotation = np.linalg.qr(rng.normal(size=(size, dim, dim)))[0]
     cov = (rotation * 10 ** rng.uniform(0, 1, size=(size, 1, dim))) @ rotation.transpose(0, 2, 1)
     return FullGaussian(mean, np.linalg.cholesky(cov))
+
+
+def moved(rng: np.random.Generator, q: DiagGaussian | FullGaussian, step: float = 0.1) -> DiagGaussian | FullGaussian:
+    """A prediction a small step from the old policy, as it sees it."""
+    shift = step * rng.normal(size=q.mean.shape)
+    if isinstance(q, DiagGaussian):
+        return DiagGaussian(q.mean + q.std * shift, q.std * np.exp(step * rng.normal(size=q.std.shape)))
+    stretch = np.eye(q.dim) + np.tril(step / np.sqrt(q.dim) * rng.normal(size=q.chol.shape))
+    return FullGaussian(q.mean + (q.chol @ shift[..., None])[..., 0], q.chol @ stretch)
 
 
 def median(call: Callable[[], object], *, repeats: int) -> float:
@@ -69,120 +138,163 @@ def median(call: Callable[[], object], *, repeats: int) -> float:
     return float(np.median(times))
 
 
-def torch_call(layer: torch.nn.Module, predicted: tuple, old: tuple, weights: tuple) -> Callable[[], object]:
-    """Forward and backward of the layer on leaves, with a dense cotangent."""
-    kind = type(predicted)
-    leaves = kind(*(torch.from_numpy(x).requires_grad_() for x in predicted))
-    fixed = kind(*(torch.from_numpy(x) for x in old))
-    cotangents = [torch.from_numpy(x) for x in weights]
+@dataclass(frozen=True)
+class Inputs:
+    """The arrays of a row, in its dtype."""
 
-    def call() -> object:
-        return torch.autograd.grad(tuple(layer(leaves, fixed)), tuple(leaves), cotangents)
-
-    return call
+    predicted: Any
+    old: Any
+    weights: Any
+    options: dict[str, np.ndarray]
 
 
-def jax_call(layer: object, predicted: tuple, old: tuple, weights: tuple) -> Callable[[], object]:
+def inputs(row: Row, dtype: str) -> Inputs:
+    rng = np.random.default_rng(0)
+    old = gaussian(rng, row.shape, full=row.full)
+    predicted = moved(rng, old) if row.near else gaussian(rng, row.shape, full=row.full)
+    weights = gaussian(rng, row.shape, full=row.full)
+    made = [type(p)(*(np.asarray(x, dtype) for x in p)) for p in (predicted, old, weights)]
+    options: dict[str, np.ndarray] = {}
+    if row.tensor:
+        options = {name: np.full(row.shape[0], value, dtype) for name, value in bounds(row).items()}
+    if row.entropy:
+        options["min_entropy"] = np.asarray(entropy(made[1]) + 0.05, dtype)
+    return Inputs(*made, options)
+
+
+def bounds(row: Row) -> dict[str, float]:
+    names = ("bound",) if row.layer == JOINT else ("mean_bound", "cov_bound")
+    return dict.fromkeys(names, row.bound)
+
+
+def torch_call(row: Row, given: Inputs, *, compiled: bool) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Forward, and forward and backward on leaves with a dense cotangent."""
+    layer, kind = getattr(trpl.torch, row.layer)(**bounds(row), **row.options), type(given.predicted)
+    leaves = kind(*(torch.from_numpy(x).requires_grad_() for x in given.predicted))
+    fixed = kind(*map(torch.from_numpy, given.old))
+    cotangents = [torch.from_numpy(x) for x in given.weights]
+    options = {name: torch.from_numpy(x) for name, x in given.options.items()}
+
+    def project(leaves: Any, fixed: Any) -> Any:
+        return layer(leaves, fixed, **options)
+
+    function = torch.compile(project, fullgraph=True) if compiled else project
+    return (
+        lambda: kind(*(x.detach().numpy() for x in function(leaves, fixed))),
+        lambda: torch.autograd.grad(tuple(function(leaves, fixed)), tuple(leaves), cotangents),
+    )
+
+
+def jax_call(row: Row, given: Inputs) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """The same, jitted."""
-    kind = type(predicted)
-    leaves, fixed = (kind(*(jnp.asarray(x) for x in p)) for p in (predicted, old))
-    cotangents = kind(*(jnp.asarray(x) for x in weights))
+    layer, kind = getattr(trpl.jax, row.layer)(**bounds(row), **row.options), type(given.predicted)
+    leaves, fixed, cotangents = (
+        kind(*(jnp.asarray(x) for x in p)) for p in (given.predicted, given.old, given.weights)
+    )
+    options = {name: jnp.asarray(x) for name, x in given.options.items()}
 
     @jax.jit
-    def gradient(leaves: tuple, fixed: tuple) -> tuple:
-        return jax.vjp(lambda p: layer(p, fixed), leaves)[1](cotangents)
+    def gradient(leaves: Any, fixed: Any, options: Any) -> Any:
+        projected, pullback = jax.vjp(lambda p: layer(p, fixed, **options), leaves)
+        return projected, pullback(cotangents)
 
-    return lambda: jax.block_until_ready(gradient(leaves, fixed))
+    return (
+        lambda: kind(*(np.asarray(x) for x in gradient(leaves, fixed, options)[0])),
+        lambda: jax.block_until_ready(gradient(leaves, fixed, options)[1]),
+    )
+
+
+def bound_held(row: Row, given: Inputs, projected: Any) -> str:
+    """How far the result is from its bound, relative to that."""
+    if row.inside:
+        same = all(np.array_equal(x, y) for x, y in zip(projected, given.predicted, strict=True))
+        return "unmoved" if same else "MOVED"
+    region = {JOINT: KL(), PLAIN_KL: KL(), FROBENIUS: Frobenius(), W2: Wasserstein(**row.options)}[row.layer]
+    p, q = (type(x)(*(a.astype(np.float64) for a in x)) for x in (projected, given.old))
+    found = parts(NUMPY, region, p, q)
+    distances = (found.mean + found.cov,) if row.layer == JOINT else found
+    return f"{max(float(np.abs(x / row.bound - 1.0).max()) for x in distances):.0e}"
+
+
+def measure(row: Row, host: str, dtype: str, eigvalsh: Callable[[], float], repeats: int) -> dict[str, Any]:
+    given = inputs(row, dtype)
+    start = time.perf_counter()
+    forward, both = jax_call(row, given) if host == "jax" else torch_call(row, given, compiled=host == "compiled")
+    both()
+    compiling = time.perf_counter() - start
+    held, pairs = bound_held(row, given, forward()), []
+    for _ in range(ROUNDS):
+        before = eigvalsh()
+        seconds = median(both, repeats=repeats if row.full else 10 * repeats)
+        pairs.append((seconds, min(before, eigvalsh())))
+    seconds, reference = sorted(pairs, key=lambda pair: pair[0] / pair[1])[ROUNDS // 2]
+    value = seconds / reference if row.unit == "ratio" else seconds * 1e3
+    return {
+        "case": row.name, "host": host, "dtype": dtype, "milliseconds": seconds * 1e3,
+        "eigvalsh_milliseconds": reference * 1e3, "value": value, "unit": row.unit, "bound_held": held,
+        "compile_seconds": None if host == "eager" else compiling, "peer_milliseconds": row.peer,
+    }  # fmt: skip
+
+
+def judge(rows: list[dict[str, Any]]) -> None:
+    """Bars: the row's for eager PyTorch and JAX in float64, the eager time and 5 % more for compiled PyTorch."""
+    by_name = {row.name: row for row in ROWS}
+    eager = {(row["case"], row["dtype"]): row["value"] for row in rows if row["host"] == "eager"}
+    for row in rows:
+        made, bar = by_name[row["case"]], None
+        if row["host"] == "compiled":
+            plain = eager.get((row["case"], row["dtype"]))
+            bar = None if plain is None else SLOWER * plain
+        elif row["dtype"] == "float64":
+            bar = made.jax_bar if row["host"] == "jax" and made.jax_bar is not None else made.bar
+        if bar is not None:
+            row["bar"], row["met"] = bar, row["value"] <= bar and (row["compile_seconds"] or 0.0) <= COMPILE_BAR
+
+
+def show(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="Layers, forward + backward, one thread")
+    columns = ("case", "host", "dtype", "ms", "÷ eigvalsh", "bar", "", "bound held", "compile, s", "peer, ms")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("case", "host", "dtype") else "right")
+    for row in rows:
+        bar = f"≤ {row['bar']:.3g}{' ms' if row['unit'] == 'ms' else ' ×'}" if "bar" in row else ""
+        seconds = row["compile_seconds"]
+        table.add_row(
+            row["case"], row["host"], row["dtype"], f"{row['milliseconds']:.3f}",
+            f"{row['milliseconds'] / row['eigvalsh_milliseconds']:.3f}", bar,
+            {True: "✓", False: "✗"}.get(row.get("met"), ""), row["bound_held"],
+            "" if seconds is None else f"{seconds:.1f}", row["peer_milliseconds"],
+        )  # fmt: skip
+    return table
 
 
 def main() -> None:
     """Measure, print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--row", help="only rows whose name contains this")
+    parser.add_argument("--host", choices=HOSTS, action="append")
+    parser.add_argument("--dtype", choices=DTYPES, action="append")
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
-    parser.add_argument("--repeats", type=int, default=31)
     args = parser.parse_args()
     torch.set_num_threads(1)
     jax.config.update("jax_enable_x64", True)
-    rng = np.random.default_rng(0)
-    factor = torch.from_numpy(gaussian(rng, LARGE, full=True).chol)
+    factor = torch.from_numpy(gaussian(np.random.default_rng(0), MIDDLE, full=True).chol)
     matrices = factor @ factor.mT
+    torch.empty(LARGE_BLOCK, dtype=torch.uint8)  # freed at once
 
     def eigvalsh() -> float:
         return median(lambda: torch.linalg.eigvalsh(matrices), repeats=args.repeats)
 
-    small = trpl.torch.KLProjection(OUTSIDE, OUTSIDE)
-    compiled = {
-        "PyTorch, in a compiled function": torch.compile(lambda predicted, old: small(predicted, old), fullgraph=True),
-        "PyTorch, torch.compile(layer)": torch.compile(small, fullgraph=True),
-        FLOOR: torch.compile(lambda predicted, old: (predicted[0] * old[0], predicted[1] * old[1]), fullgraph=True),
-    }
-    makers = {"PyTorch": (torch_call, trpl.torch), "JAX": (jax_call, trpl.jax)}
-    cases = [
-        (f"{kind}, {where}", host, LARGE, kind == "full", bound, bar, "ratio")
-        for kind, where, bound, bars in (
-            ("full", "all outside", OUTSIDE, (3.0, 5.0)),
-            ("diagonal", "all outside", OUTSIDE, (0.35, 0.12)),
-            ("full", "none outside", INSIDE, (0.4, 0.4)),
-            ("diagonal", "none outside", INSIDE, (0.05, 0.05)),
-        )
-        for host, bar in zip(makers, bars, strict=True)
-    ]
-    cases.insert(0, ("full, all outside, fresh heap", "PyTorch", LARGE, True, OUTSIDE, 3.0, "ratio"))
-    cases += [
-        ("32 × 3 diagonal", "PyTorch", SMALL, False, OUTSIDE, 0.4, "ms"),
-        ("Wasserstein, diagonal, all outside", "PyTorch", LARGE, False, OUTSIDE, 0.35, "ratio"),
-        ("Frobenius, diagonal, all outside", "PyTorch", LARGE, False, OUTSIDE, 0.35, "ratio"),
-        ("Wasserstein, 32 × 3 diagonal", "PyTorch", SMALL, False, OUTSIDE, 0.4, "ms"),
-        ("Frobenius, 32 × 3 diagonal", "PyTorch", SMALL, False, OUTSIDE, 0.4, "ms"),
-        *(("32 × 3 diagonal", name, SMALL, False, OUTSIDE, None if name == FLOOR else 0.15, "ms") for name in compiled),
-        ("32 × 3 diagonal", "JAX", SMALL, False, OUTSIDE, 0.1, "ms"),
-    ]
-    calls = []
-    for what, host, shape, full, bound, _, _ in cases:
-        predicted, old, weights = (gaussian(rng, shape, full=full) for _ in range(3))
-        if host in compiled:
-            calls.append(torch_call(compiled[host], predicted, old, weights))
-        else:
-            maker, layers = makers[host]
-            calls.append(
-                maker(
-                    getattr(layers, LAYERS.get(what.split(",")[0], "KLProjection"))(bound, bound),
-                    predicted,
-                    old,
-                    weights,
-                )
-            )
-    fresh, others = [(0, k) for k in range(ROUNDS)], [(i, k) for k in range(ROUNDS) for i in range(1, len(cases))]
-    found: dict[int, list[tuple[float, float]]] = {i: [] for i in range(len(cases))}
-    for i, k in track([*fresh, *others], "layers", console=Console(stderr=True)):
-        if (i, k) == others[0]:
-            torch.empty(LARGE_BLOCK, dtype=torch.uint8)  # freed at once
-        before = eigvalsh()
-        seconds = median(calls[i], repeats=args.repeats if cases[i][3] else 10 * args.repeats)
-        found[i].append((seconds, min(before, eigvalsh())))
+    wanted = [row for row in ROWS if not args.row or args.row in row.name]
+    cases = [(r, h, d) for d in args.dtype or DTYPES for r in wanted for h in args.host or HOSTS]
     rows = []
-    for (what, host, _, _, _, bar, unit), pairs in zip(cases, found.values(), strict=True):
-        pairs.sort(key=lambda pair: pair[0] / (pair[1] if unit == "ratio" else 1.0))
-        seconds, reference = pairs[ROUNDS // 2]
-        value = seconds / reference if unit == "ratio" else seconds * 1e3
-        rows.append(
-            {
-                "case": what, "framework": host, "milliseconds": seconds * 1e3,
-                "eigvalsh_milliseconds": reference * 1e3, "value": value, "unit": unit,
-                **({} if host == FLOOR else {"bar": bar, "met": value <= bar}),
-            }
-        )  # fmt: skip
-    table = Table(title="Layers (KL where no other is named), forward + backward, float64, one thread")
-    for column in ("case", "framework", "ms", "÷ eigvalsh", "bar", ""):
-        table.add_column(column, justify="left" if column in ("case", "framework") else "right")
-    for row in rows:
-        bar = f"≤ {row['bar']:g}{' ms' if row['unit'] == 'ms' else ' ×'}" if "bar" in row else "the floor"
-        ratio = f"{row['milliseconds'] / row['eigvalsh_milliseconds']:.3f}"
-        mark = {True: "✓", False: "✗"}.get(row.get("met"), "")
-        table.add_row(row["case"], row["framework"], f"{row['milliseconds']:.3f}", ratio, bar, mark)
-    Console().print(table)
-    if args.out:
-        args.out.write_text(json.dumps(rows, indent=2) + "\n")
+    for row, host, dtype in track(cases, "layers", console=Console(stderr=True)):
+        rows.append(measure(row, host, dtype, eigvalsh, args.repeats))
+        judge(rows)
+        if args.out:
+            args.out.write_text(json.dumps(rows, indent=2) + "\n")
+    Console().print(show(rows))
 
 
 if __name__ == "__main__":

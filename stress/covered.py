@@ -22,6 +22,7 @@ GROUPS = {
             "engines",
             "implicit",
             "linalg",
+            "matrix_roots",
             "roots",
             "entropy_schedule",
             "gaussians",

@@ -34,7 +34,7 @@ from mutmut.stats import status_by_exit_code
 
 ROOT = Path(__file__).parent.parent
 FILES = [
-    *("src/trpl/engines.py", "src/trpl/engines/*", "src/trpl/matrix_roots.py", "src/trpl/special.py"),
+    *("src/trpl/engines/*", "src/trpl/matrix_roots.py", "src/trpl/special.py"),
     *("src/trpl/implicit/*", "src/trpl/linalg.py", "src/trpl/roots.py", "src/trpl/gaussians/*"),
     *("src/trpl/projections/*", "src/trpl/projections/*/*", "src/trpl/natural/*", "src/trpl/families/*"),
     "src/trpl/layers/*",

@@ -14,8 +14,8 @@ from trpl.linalg import (
     interpolated_factor,
     reversed_lower,
     solve_vector,
-    symmetric_root,
 )
+from trpl.matrix_roots import symmetric_root
 
 RNG = np.random.default_rng(0)
 E = torch_engine()

@@ -6,17 +6,13 @@ Each numerical trick stands here once, with its reason.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 from trpl.engines import mT
-from trpl.implicit import Like, Signature, Solved, attach
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trpl.engines import Engine
-    from trpl.types import Array, Mask, Matrix, PerState, Vector
+    from trpl.types import Array, Mask, Matrix, PerState
 
 
 def apply(a: Array, v: Array) -> Array:
@@ -52,9 +48,11 @@ def symmetrised_half_tril(e: Engine, x: Matrix) -> Matrix:
     return half + mT(half)
 
 
-def gram_pullback(e: Engine, factor: Matrix, cotangent: Matrix) -> Matrix:
-    """The cotangent of K = LLᵀ from that of its Cholesky factor: L⁻ᵀ ½(Φ + Φᵀ)(LᵀL̄) L⁻¹."""
+def gram_pullback(e: Engine, factor: Matrix, cotangent: Matrix, *, inverse: Matrix | None = None) -> Matrix:
+    """The cotangent of K = LLᵀ from that of its Cholesky factor: L⁻ᵀ ½(Φ + Φᵀ)(LᵀL̄) L⁻¹; by L⁻¹ if that is there."""
     inner = symmetrised_half_tril(e, mT(factor) @ cotangent)
+    if inverse is not None:
+        return mT(inverse) @ (inner @ inverse)
     half = e.solve_triangular(factor, inner, transpose=True)
     return e.solve_triangular(factor, mT(half), transpose=True)
 
@@ -74,6 +72,15 @@ def gram_factor(e: Engine, b: Matrix) -> Matrix:
     return _positive_lower(e, e.qr_r(mT(b)))
 
 
+def square_factor(e: Engine, root: Matrix, bad: Mask) -> Matrix:
+    """The lower Cholesky factor of S² for symmetric S; from the product itself, and as `gram_factor` where S is `bad`.
+
+    That is where squaring its condition number would cost too much.
+    """
+    (found,) = e.mend(bad, lambda root: (gram_factor(e, root),), (e.cholesky(root @ root),), root)
+    return found
+
+
 def gram_factor_pullback(e: Engine, b: Matrix, factor: Matrix, cotangent: Matrix) -> Matrix:
     """The cotangent of b from that of its `gram_factor`."""
     return 2.0 * gram_pullback(e, factor, cotangent) @ b
@@ -87,62 +94,34 @@ def interpolated_factor(e: Engine, weight: PerState, p: Matrix, q: Matrix) -> Ma
     return _positive_lower(e, e.qr_r(mT(stacked)))
 
 
+LARGEST_SQUARED = 1e5
+"""Largest ‖L‖²‖L⁻¹‖², at least the condition of LLᵀ, for which L is taken from the product itself: it costs half of the
+digits that remain, and d² is the least."""
+
+
+def mixed_factor(e: Engine, weight: PerState, p: Matrix, q: Matrix) -> tuple[Matrix, Matrix]:
+    """The lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ and its inverse.
+
+    From the sum itself, and as `interpolated_factor` where that is ill-conditioned.
+    """
+    w = weight[..., None, None]
+    factor = e.cholesky((w * p) @ mT(p) + ((1.0 - w) * q) @ mT(q))
+    inverse = e.solve_triangular(factor, e.eye(factor))
+
+    def careful(weight: PerState, p: Matrix, q: Matrix) -> tuple[Matrix, Matrix]:
+        factor = interpolated_factor(e, weight, p, q)
+        return factor, e.solve_triangular(factor, e.eye(factor))
+
+    bad = ~(e.matrix_dot(factor, factor) * e.matrix_dot(inverse, inverse) <= LARGEST_SQUARED)
+    batch = factor.shape[:-2]
+    operands = [e.xp.broadcast_to(x, (*batch, *x.shape[x.ndim - core :])) for x, core in ((weight, 0), (p, 2), (q, 2))]
+    factor, inverse = e.mend(bad, careful, (factor, inverse), *operands)
+    return factor, inverse
+
+
 def reversed_lower(e: Engine, factor: Matrix) -> Matrix:
     """W, lower triangular with WWᵀ = P⁻¹, for a Cholesky factor C of P with rows and columns in reverse order.
 
     C⁻ᵀ is upper triangular; back in order it is W.
     """
     return e.xp.flip(mT(e.solve_triangular(factor, e.eye(factor))), axis=(-2, -1))
-
-
-def polar(e: Engine, b: Matrix) -> tuple[Matrix, Matrix, Vector]:
-    """The symmetric square root S of bbᵀ, and left singular vectors and singular values of b.
-
-    Singular values of the factor are accurate to the factor's own rounding, where eigenvalues of bbᵀ would lose half
-    the digits.
-    """
-    u, s, _ = e.xp.linalg.svd(b, full_matrices=False)
-    return (u * s[..., None, :]) @ mT(u), u, s
-
-
-def polar_pullback(b: Matrix, u: Matrix, s: Vector, cotangent: Matrix) -> Matrix:
-    """The cotangent of b from that of the symmetric root S of bbᵀ: 2Xb with S X + X S = ½(S̄ + S̄ᵀ).
-
-    In the singular basis the denominators are sums, never differences, so equal eigenvalues and b = I are ordinary.
-    """
-    rotated = mT(u) @ (cotangent + mT(cotangent)) @ u / (2.0 * (s[..., :, None] + s[..., None, :]))
-    return 2.0 * (u @ rotated @ mT(u)) @ b
-
-
-@dataclass(frozen=True)
-class _SymmetricRoot:
-    """`polar` as a differentiable function, for distances that the framework differentiates."""
-
-    check: ClassVar[bool] = False
-    fusible: ClassVar[bool] = False
-    signature: ClassVar[Signature] = Signature(
-        cores=(2,),
-        outputs=(Like((0,), ((0, -2), (0, -1))),),
-        residuals=(Like((0,), ((0, -2), (0, -1))), Like((0,), ((0, -1),))),
-    )
-
-    def admit(self, e: Engine, *inputs: Array) -> None: ...
-
-    def accept(self, e: Engine, *outputs: Array | None) -> None: ...
-
-    def solve(self, e: Engine, *inputs: Array, whole: bool = False) -> Solved:
-        root, u, s = polar(e, inputs[0])
-        return Solved((root,), (u, s))
-
-    def recover(self, e: Engine, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Array, ...]:
-        return polar(e, inputs[0])[1:]
-
-    def pullback(
-        self, e: Engine, inputs: Sequence[Array], outputs: Any, residuals: Any, cotangents: Any, needed: Any
-    ) -> tuple[Array]:
-        return (polar_pullback(inputs[0], residuals[0], residuals[1], cotangents[0]),)
-
-
-def symmetric_root(b: Matrix) -> Matrix:
-    """The symmetric square root of bbᵀ, differentiable in every framework."""
-    return attach(_SymmetricRoot(), (b,))[0]  # pyright: ignore[reportArgumentType]

@@ -8,8 +8,8 @@ import torch
 
 from trpl import FullGaussian, entropy, kl_parts
 from trpl.engines import torch_engine
-from trpl.projections.joint_kl import entropy_range
-from trpl.projections.joint_kl.terms import FINE, FULL, Target, Terms, condition, evaluator
+from trpl.projections.joint_kl import entropy_range, newton
+from trpl.projections.joint_kl.terms import FINE, Target, Terms, evaluator
 from trpl.projections.joint_kl.terms import LONGEST_CORRECTION as LONGEST
 from trpl.torch import JointKLProjection
 
@@ -34,7 +34,7 @@ def factors(seed, spread=0.4):
 @pytest.fixture
 def pair():
     """V − I and the whitened shift of ordinary policies."""
-    return FULL.change(E, factors(0), factors(2)), numbers(4, NUM, DIM)
+    return FINE.change(E, factors(0), factors(2)), numbers(4, NUM, DIM)
 
 
 def solution_at(method, t, pair, target):
@@ -42,17 +42,55 @@ def solution_at(method, t, pair, target):
     return method.terms(E, t, unit, *pair, target)
 
 
+def newton_pencil(pair, target):
+    of = newton.pencil(E, *pair)
+    return newton.rescaled(E, of, FINE.spectrum(E, *pair).unit(E, target)) if target.equality else of
+
+
+def newton_point(t, pair, target):
+    return newton.point(E, t, newton_pencil(pair, target), target)
+
+
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_singular_values_and_eigenvalues_say_the_same(pair, target):
+def test_singular_values_and_decompositions_say_the_same(pair, target):
     t = torch.linspace(0.05, 1.0, NUM, dtype=torch.float64)
-    found = []
-    for method in (FULL, FINE):
-        spectrum = method.spectrum(E, *pair)
-        unit = spectrum.unit(E, target)
-        spectrum = spectrum.rescaled(E, unit) if target.equality else spectrum
-        found.append((unit, *evaluator(E, spectrum, target)(t), condition(E, t, spectrum)))
-    for eigen, singular in zip(*found, strict=True):
-        torch.testing.assert_close(singular, eigen, rtol=1e-10, atol=1e-12)
+    spectrum = FINE.spectrum(E, *pair)
+    spectrum = spectrum.rescaled(E, spectrum.unit(E, target)) if target.equality else spectrum
+    value, slope = evaluator(E, spectrum, target)(t)
+    found = newton_point(t, pair, target)
+    torch.testing.assert_close(found.kl, value, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.first, slope, rtol=1e-10, atol=1e-12)
+    sums = 1.0 + t[:, None] * spectrum.excess
+    ratio = newton.condition(E, t, newton_pencil(pair, target), found) * sums.amin(-1) / sums.amax(-1)
+    assert bool(((ratio >= 1.0) & (ratio <= DIM * DIM)).all())
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_derivatives_by_the_logarithm(pair, target):
+    """Each against differences of the one before."""
+    t, step = torch.linspace(0.05, 0.9, NUM, dtype=torch.float64), 1e-5
+    found, above, below = (newton_point(t * math.exp(sign * step), pair, target) for sign in (0.0, 1.0, -1.0))
+    same = (above.held == found.held) & (below.held == found.held)
+    assert bool(same.sum() >= NUM - 2)
+    for k in range(3):
+        difference = (above[k] - below[k]) / (2.0 * step)
+        torch.testing.assert_close(found[k + 1][same], difference[same], rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_the_start_is_good_to_the_fourth_order(pair, target):
+    """With policies that differ by h in everything, the start is h³ from the root of the KL."""
+    errors = []
+    for size in (0.1, 0.05):
+        change, shift = size * pair[0], size * pair[1]
+        log_scale = None if target.log_scale is None else size * target.log_scale
+        scaled = Target(log_scale, target.equality)
+        of, t = newton.pencil(E, change, shift), torch.full((NUM,), 0.5, dtype=torch.float64)
+        found = newton.point(E, t, of, scaled)
+        begin = newton.start(E, of, found.kl, torch.full_like(t, 0.9), scaled)
+        errors.append((begin / 0.5 - 1.0).abs())
+    assert float(errors[0].median()) < 1e-3
+    assert float((errors[1] / errors[0]).median()) < 0.16  # h³ halves to an eighth; h² would to a quarter
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
@@ -78,10 +116,11 @@ def test_the_spectrum_has_the_kl_of_the_terms(pair, target):
 def test_qr_and_cholesky_give_the_same_terms(pair, target, largest):
     """With small t, where the mean is pulled, and with large ones, where it is what is left."""
     t = torch.linspace(0.1 * largest, largest, NUM, dtype=torch.float64)
-    found = [solution_at(method, t, pair, target) for method in (FULL, FINE)]
-    for cholesky, qr in zip(*found, strict=True):
-        torch.testing.assert_close(qr, cholesky, rtol=1e-8, atol=1e-9)
-    terms = found[1]
+    found, terms = newton_point(t, pair, target), solution_at(FINE, t, pair, target)
+    torch.testing.assert_close(terms.factor, torch.flip(found.inverse.mT, (-2, -1)), rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(terms.mean, torch.flip(found.mean, (-1,)), rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(terms.log_k, found.log_k, rtol=1e-8, atol=1e-9)
+    assert torch.equal(terms.held, found.held)
     torch.testing.assert_close(terms[1], torch.tril(terms[1]), rtol=0.0, atol=0.0)
     assert bool((E.diagonal(terms[1]) > 0.0).all())
 

@@ -126,7 +126,10 @@ class GaussianFamily:
         batch = tuple(range(5 if held == "free" else 6))
         vector = Like(batch, ((0, -1),))
         matrix = Like(batch, ((1, -2), (1, -1))) if self.full else vector
-        return vector, vector, matrix, Like(batch), Like(batch)
+        number = Like(batch)
+        return (
+            (vector, vector, matrix, number, number, matrix) if self.full else (vector, vector, matrix, number, number)
+        )
 
     def solve(
         self,
@@ -140,7 +143,7 @@ class GaussianFamily:
         whole: bool,
     ) -> Solved | None:
         found = solution.solve(e, p, q, bound, entropy, equality=held == "equal", whole=whole)
-        return None if found is None else Solved(found[:2], found[4:])
+        return None if found is None else Solved(found[:2], found[4:] if self.full else found[4:-1])
 
     def pullback(
         self,
@@ -153,7 +156,7 @@ class GaussianFamily:
         held: Held,
     ) -> Sequence[Array | None]:
         p, q = self.make(inputs[:2]), self.make(inputs[2:4])
-        found = gradient.pullback(e, p, q, outputs, residuals, cotangents)
+        found = gradient.pullback(e, p, q, outputs, residuals, cotangents, old_too=any(needed[2:]))
         return found[: len(inputs)]
 
     def multipliers(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from trpl.engines import mT
 from trpl.gaussians.density import whiten
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts
-from trpl.linalg import symmetric_root
+from trpl.matrix_roots import symmetric_root
 
 if TYPE_CHECKING:
     from trpl.engines import Engine

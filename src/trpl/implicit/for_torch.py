@@ -63,7 +63,7 @@ class _Call(NamedTuple):
 
 def _attach_eagerly(problem: Problem, e: Engine, inputs: Sequence[Any], constants: list) -> tuple[Any, ...]:
     wanted = torch.is_grad_enabled() and any([isinstance(x, Tensor) and x.requires_grad for x in inputs])
-    with torch.no_grad():
+    with contextlib.nullcontext() if e is NUMPY else torch.no_grad():
         solved = checked_solve(problem, e, constants)
     outputs = inputs[: len(problem.signature.outputs)]
     if solved is None:

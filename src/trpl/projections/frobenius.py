@@ -16,7 +16,7 @@ from trpl.engines import mT
 from trpl.gaussians.distances import cov_difference, frobenius_cov
 from trpl.gaussians.values import Gaussian
 from trpl.implicit.problems import Like, Saved, Solved
-from trpl.linalg import chosen, gram_pullback, interpolated_factor
+from trpl.linalg import chosen, gram_pullback, mixed_factor
 from trpl.projections.closed_form import SCALES, diagonal_residuals, multiplier, pulled_outside
 from trpl.projections.mean import shrinkage
 
@@ -81,7 +81,7 @@ def pullback_diagonal(
 
 
 def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, *, whitened: bool, whole: bool) -> Solved | None:
-    """The factor of Σ̃ where the distance exceeds ε, else p; leaves D, its norm and w."""
+    """The factor of Σ̃ where the distance exceeds ε, else p; leaves D, its norm, w and the inverse of the factor."""
     xp = e.xp
     difference = cov_difference(e, p, q, full=True, whitened=whitened)
     distance = e.matrix_dot(difference, difference)
@@ -90,22 +90,25 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, *, whitened: bo
         return None
     weight = shrinkage(e, distance, bound)
 
-    def work(p: Matrix, q: Matrix, weight: PerState, outside: Mask) -> Matrix:
-        return chosen(e, outside[..., None, None], interpolated_factor(e, weight, p, q), p)
+    def work(p: Matrix, q: Matrix, weight: PerState, outside: Mask) -> tuple[Matrix, Matrix]:
+        factor, inverse = mixed_factor(e, weight, p, q)
+        return chosen(e, outside[..., None, None], factor, p), inverse
 
-    def idle(p: Matrix, q: Matrix, weight: PerState, outside: Mask) -> Matrix:
-        return xp.broadcast_arrays(p, q, weight[..., None, None])[0]
+    def idle(p: Matrix, q: Matrix, weight: PerState, outside: Mask) -> tuple[Matrix, Matrix]:
+        shape = xp.broadcast_arrays(p, q, weight[..., None, None])[0]
+        return shape, xp.zeros_like(shape)
 
-    projected = e.branch(outside, work, idle, p, q, weight, outside)
+    projected, inverse = e.branch(outside, work, idle, p, q, weight, outside)
     if whole:
         difference = xp.broadcast_to(difference, projected.shape)
         distance = xp.broadcast_to(distance, weight.shape)
-    return Solved((projected,), (difference, distance, weight))
+    return Solved((projected,), (difference, distance, weight, inverse))
 
 
 def full_residuals() -> tuple[Like, ...]:
-    """Shapes of D, its norm and w."""
-    return Like(SCALES, ((1, -2), (1, -1))), Like(SCALES), Like(SCALES)
+    """Shapes of D, its norm, w and the inverse of the factor of Σ̃."""
+    matrix = Like(SCALES, ((1, -2), (1, -1)))
+    return matrix, Like(SCALES), Like(SCALES), matrix
 
 
 def pullback_full(
@@ -113,26 +116,34 @@ def pullback_full(
 ) -> tuple[Matrix, Matrix | None, PerState | None]:
     """Cotangents of p and, with `old_too`, of q and ε."""
     xp = e.xp
-    (p, q, bound), (projected,), (difference, distance, weight) = saved
+    (p, q, bound), (projected,), (difference, distance, weight, inverse) = saved
     longest = xp.maximum(distance, bound)
     outside = distance > bound
 
     def work(cotangent: Matrix) -> tuple:
-        cov_bar = gram_pullback(e, projected, cotangent)
-        bar_p, bar_q = cov_bar @ p, cov_bar @ q
-        along = (e.matrix_dot(bar_p, p) - e.matrix_dot(bar_q, q)) / longest
+        cov_bar = gram_pullback(e, projected, cotangent, inverse=inverse)
         w, lower, mask = weight[..., None, None], e.lower(p), outside[..., None, None]
-        through = (weight * along)[..., None, None] * difference  # −D̄
-        excess = e.solve_triangular(q, p - q) if whitened else None
-        if excess is not None:
-            pushed = e.solve_triangular(q, 2.0 * (through + through @ excess), transpose=True)
+        if whitened:
+            change = p - q
+            moved = e.matrix_dot(cov_bar @ p, change) + e.matrix_dot(cov_bar @ q, change)  # ⟨K̄, Δ⟩
         else:
-            pushed = 2.0 * through @ p
-        p_bar = chosen(e, mask, lower * (2.0 * w * bar_p - pushed), cotangent)
+            moved = e.matrix_dot(cov_bar, difference)
+        along = moved / longest
+        through = (weight * along)[..., None, None] * difference  # −D̄
+        direct = w * cov_bar
+        if whitened:
+            excess = e.solve_triangular(q, p - q)
+            pushed = e.solve_triangular(q, 2.0 * (through + through @ excess), transpose=True)
+            p_bar = 2.0 * direct @ p - pushed
+        else:
+            excess, pushed = None, None
+            direct -= through
+            p_bar = 2.0 * direct @ p
+        p_bar = chosen(e, mask, lower * p_bar, cotangent)
         if not old_too:
             return (p_bar,)
-        pulled = pushed + pushed @ mT(excess) if excess is not None else 2.0 * through @ q
-        q_bar = lower * (2.0 * (1.0 - w) * bar_q + pulled)
+        pulled = pushed + pushed @ mT(excess) if pushed is not None else 2.0 * through @ q
+        q_bar = lower * (2.0 * (1.0 - w) * (cov_bar @ q) + pulled)
         zero = xp.zeros_like(q_bar)
         bound_bar = 0.5 * weight * along * longest / bound
         return p_bar, xp.where(mask, q_bar, zero), xp.where(outside, bound_bar, zero[..., 0, 0])

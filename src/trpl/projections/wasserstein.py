@@ -19,7 +19,8 @@ from trpl.engines import mT
 from trpl.gaussians.distances import Form, check_form, wasserstein_cov
 from trpl.gaussians.values import Gaussian
 from trpl.implicit.problems import Like, Saved, Solved
-from trpl.linalg import chosen, gram_factor, gram_factor_pullback, polar, polar_pullback
+from trpl.linalg import chosen, gram_factor_pullback, square_factor
+from trpl.matrix_roots import root_of_factor, root_pullback
 from trpl.projections.closed_form import SCALES, diagonal_residuals, multiplier, pulled_outside
 from trpl.projections.mean import shrinkage
 
@@ -81,20 +82,21 @@ def pullback_diagonal(
 def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, whole: bool) -> Solved | None:
     """The factor of S̃² where the distance exceeds ε, else p.
 
-    Leaves C, z, the distance, S̃ and its factor, and what `polar_pullback` needs of the two roots; in the exact form,
-    where S_old = I, the ratio L_q⁻¹L_p in the place of the old root's.
+    Leaves the distance, w, S̃ and its factor, C and S; then S_old and L_q⁻¹ or, in the exact form, where S_old = I, the
+    ratio L_q⁻¹L_p. The distance is ‖L_q⁻¹C‖², too: L_q is S_old with a rotation.
     """
     xp = e.xp
     if form == "commuting":
-        root, old_u, old_s = polar(e, q)
-        new, u, s = polar(e, p)
+        inverse = e.solve_triangular(q, e.eye(q))
+        root, bad = root_of_factor(e, q, inverse)
+        new, also_bad = root_of_factor(e, p, e.solve_triangular(p, e.eye(p)))
+        bad, old = bad | also_bad, (root, inverse)  # S̃, a mean of both, is conditioned no worse than the worse
         change = new - root
-        relative = xp.linalg.solve(root, change)
-        old = (root, old_u, old_s)
+        relative = inverse @ change
     else:
         ratio = e.solve_triangular(q, p)
         root = e.eye(ratio)
-        new, u, s = polar(e, ratio)
+        new, bad = root_of_factor(e, ratio, e.solve_triangular(ratio, root))
         change = relative = new - root
         old = (ratio,)
     distance = e.matrix_dot(relative, relative)
@@ -104,18 +106,18 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, 
     weight = shrinkage(e, distance, bound)
     moved = root + weight[..., None, None] * change
 
-    def work(p: Matrix, q: Matrix, moved: Matrix, outside: Mask) -> tuple[Matrix, Matrix]:
-        factor = gram_factor(e, moved)
+    def work(p: Matrix, q: Matrix, moved: Matrix, outside: Mask, bad: Mask) -> tuple[Matrix, Matrix]:
+        factor = square_factor(e, moved, bad)
         result = factor if form == "commuting" else q @ factor
         return chosen(e, outside[..., None, None], result, p), factor
 
-    def idle(p: Matrix, q: Matrix, moved: Matrix, outside: Mask) -> tuple[Matrix, Matrix]:
+    def idle(p: Matrix, q: Matrix, moved: Matrix, outside: Mask, bad: Mask) -> tuple[Matrix, Matrix]:
         shape = xp.broadcast_arrays(p, q, moved)[0]
         return xp.where(outside[..., None, None], shape, p), xp.zeros_like(moved)
 
-    projected, factor = e.branch(outside, work, idle, p, q, moved, outside)
+    projected, factor = e.branch(outside, work, idle, p, q, moved, outside, xp.broadcast_to(bad, moved.shape[:-2]))
     batch = weight.shape
-    left = [distance, weight, moved, factor, change, relative, u, s, *old]
+    left = [distance, weight, moved, factor, change, new, *old]
     if whole:
         cores = [like.core for like in full_residuals(form)]
         left = [xp.broadcast_to(x, (*batch, *x.shape[x.ndim - len(c) :])) for x, c in zip(left, cores, strict=True)]
@@ -124,9 +126,8 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, 
 
 def full_residuals(form: Form) -> tuple[Like, ...]:
     """Shapes of what `solve_full` leaves."""
-    number, vector, matrix = (Like(SCALES, core) for core in ((), ((1, -1),), ((1, -2), (1, -1))))
-    old = (matrix, matrix, vector) if form == "commuting" else (matrix,)
-    return (number, number, matrix, matrix, matrix, matrix, matrix, vector, *old)
+    number, matrix = Like(SCALES), Like(SCALES, ((1, -2), (1, -1)))
+    return (number,) * 2 + (matrix,) * (6 if form == "commuting" else 5)
 
 
 def pullback_full(
@@ -134,7 +135,7 @@ def pullback_full(
 ) -> tuple[Matrix, Matrix | None, PerState | None]:
     """Cotangents of p and, with `old_too`, of q and ε."""
     xp = e.xp
-    (p, q, bound), _, (distance, weight, moved, factor, change, relative, u, s, *old) = saved
+    (p, q, bound), _, (distance, weight, moved, factor, change, new, *old) = saved
     longest = xp.maximum(distance, bound)
     outside = distance > bound
 
@@ -145,16 +146,18 @@ def pullback_full(
         w, c = weight[..., None, None], along[..., None, None]
         lower, mask = e.lower(p), outside[..., None, None]
         if form == "commuting":
-            root, old_u, old_s = old
-            pulled = c * xp.linalg.solve(root, relative)
+            root, inverse = old
+            pulled = c * (mT(inverse) @ (inverse @ change))  # S_old⁻¹z
             change_bar = w * (moved_bar - pulled)
-            p_bar = lower * polar_pullback(p, u, s, change_bar)
-            root_bar = moved_bar - change_bar + w * pulled @ mT(relative)
-            q_bar = polar_pullback(q, old_u, old_s, root_bar) if old_too else None
+            p_bar = root_pullback(e, p, new, change_bar)
+            q_bar = None
+            if old_too:
+                relative = (mT(inverse) @ (inverse @ root)) @ change
+                q_bar = root_pullback(e, q, root, moved_bar - change_bar + w * pulled @ mT(relative))
         else:
             (ratio,) = old
-            change_bar = w * (moved_bar - c * relative)
-            p_bar = e.solve_triangular(q, polar_pullback(ratio, u, s, change_bar), transpose=True)
+            change_bar = w * (moved_bar - c * change)
+            p_bar = e.solve_triangular(q, root_pullback(e, ratio, new, change_bar), transpose=True)
             q_bar = cotangent @ mT(factor) - p_bar @ mT(ratio) if old_too else None
         p_kept = chosen(e, mask, lower * p_bar, cotangent)
         if q_bar is None:

@@ -87,7 +87,7 @@ def from_distribution(p: Policy | Distribution, name: str) -> Policy:
     Returns:
         The policy value.
     """
-    return open_distribution(p, name).policy
+    return p if is_policy(p) else open_distribution(p, name).policy  # pyright: ignore[reportReturnType]
 
 
 def to_distribution(p: Policy) -> Distribution:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trpl.families import is_policy
 from trpl.gaussians.distances import Form
 from trpl.layers import layer as core
 from trpl.layers.surface import Host, JointLayer, SeparateLayer
@@ -48,7 +49,9 @@ def _constant() -> Iterator[None]:
 
 HOST = Host(
     enter=from_distribution,
-    leave=lambda projected, given: open_distribution(given, "predicted").close(projected),
+    leave=lambda projected, given: (
+        projected if is_policy(given) else open_distribution(given, "predicted").close(projected)
+    ),
     # Dynamo need not follow them: a compiled layer then guards 27 objects at each call instead of 261. They are traced
     # with the rest of the graph below. (What `allow_in_graph` imports, every optimiser of PyTorch imports too.)
     project=torch.compiler.allow_in_graph(core.project),  # pyright: ignore[reportArgumentType]

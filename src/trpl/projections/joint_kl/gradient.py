@@ -8,7 +8,7 @@ v = Wᵀm̃, the KL's own derivative is the pair (½N, v) and the entropy's (½I
     S⊥ = S − ½aN − ½bI,    n⊥ = n − av,    a = (⟨S, N₀⟩ + ⟨n, v⟩)/(½‖N₀‖² + ‖v‖²),    b = (2/d)(tr S − ½a tr N),
 
 with N₀ = N less the mean of its diagonal where the entropy is held; else N₀ = N and b = 0. Then ε̄ = a, β̄ = b, and with
-Y = L_p⁻¹L̃, y = Yn⊥, r = L_p⁻¹(μ − μ̃), r_q and δ_q the shifts μ − μ̃ and μ − μ_old as the old policy sees them
+Y = L_p⁻¹L̃ = VW, y = Yn⊥, r_q and δ_q the shifts μ − μ̃ and μ − μ_old as the old policy sees them, r = Vr_q
 
     μ̄   = (x/k) L_p⁻ᵀy,                                         μ̄_old = ḡ − μ̄,
     L̄_p = (x/k) L_p⁻ᵀ(2YS⊥Yᵀ − yrᵀ − ryᵀ),
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trpl.engines import mT
 from trpl.gaussians.values import FullGaussian, Gaussian
-from trpl.linalg import apply, outer, solve_vector, symmetrised_half_tril
+from trpl.linalg import apply, outer, symmetrised_half_tril
 from trpl.projections.kl.factor import normal
 
 if TYPE_CHECKING:
@@ -80,31 +80,43 @@ def _outside_diagonal(
 
 
 def _outside_full(
-    e: Engine, p: Gaussian, q: Gaussian, result: _Result, mean_bar: Vector, scale_bar: Matrix
+    e: Engine,
+    p: Gaussian,
+    q: Gaussian,
+    result: _Result,
+    mean_bar: Vector,
+    scale_bar: Matrix,
+    ratio: Matrix,
+    *,
+    old_too: bool,
 ) -> tuple[Array, ...]:
-    """Cotangents of μ, L_p, μ_old, L_q, ε and β."""
+    """Cotangents of μ, L_p and, with `old_too`, of μ_old, L_q, ε and β; in place where arrays are new."""
+    xp = e.xp
     w, one, lower = result.factor, e.eye(result.factor), e.lower(result.factor)
     n, v = apply(mT(result.scale), mean_bar), apply(mT(w), result.white_mean)
     s, big_n = symmetrised_half_tril(e, mT(result.scale) @ scale_bar), normal(e, w)
-    sums = e.xp.sum(e.diagonal(s), axis=-1), e.xp.sum(e.diagonal(big_n), axis=-1)
+    sums = xp.sum(e.diagonal(s), axis=-1), xp.sum(e.diagonal(big_n), axis=-1)
     inner, squared = e.matrix_dot(s, big_n) + e.vecdot(n, v), 0.5 * e.matrix_dot(big_n, big_n) + e.vecdot(v, v)
     a, b = _constraints(e, inner, squared, *sums, result, p.dim)
-    s = s - 0.5 * a[..., None, None] * big_n - (0.5 * b[..., None, None]) * one
-    n = n - a[..., None] * v
-    stretch = e.solve_triangular(p.scale, result.scale)
-    r, y = solve_vector(e, p.scale, p.mean - result.mean), apply(stretch, n)
-    half = 2.0 * stretch @ s
-    share = result.share[..., None, None]
-
-    def pulled(x: Matrix) -> Matrix:
-        return share * e.solve_triangular(p.scale, x, transpose=True)
-
-    p_mean = pulled(y[..., None])[..., 0]
-    p_scale = lower * pulled(half @ mT(stretch) - outer(y, r) - outer(r, y))
-    white = result.shift - result.white_mean
+    big_n *= 0.5 * a[..., None, None]
+    s -= big_n
+    s = e.plus_diagonal(s, -0.5 * b)
+    s *= (2.0 * result.share)[..., None, None]  # now (x/k) 2S⊥
+    n = result.share[..., None] * (n - a[..., None] * v)
+    stretch, white = ratio @ w, result.shift - result.white_mean
+    r, y = apply(ratio, white), apply(stretch, n)
+    half = stretch @ s
+    half -= outer(r, n)
+    sides = [half @ mT(stretch) - outer(y, r), y[..., None]]
+    if old_too:
+        sides.append(half @ mT(w) - outer(y, white))
+    pulled = e.solve_triangular(p.scale, xp.concat(sides, axis=-1), transpose=True)
+    dim = p.dim
+    p_mean, p_scale = pulled[..., dim], lower * pulled[..., :dim]
+    if not old_too:
+        return p_mean, p_scale
     q_scale = scale_bar @ mT(w) + outer(mean_bar, result.white_mean) - outer(p_mean, result.shift)
-    q_scale = q_scale - pulled(half @ mT(w) - outer(y, white) - outer(r, apply(w, n)))
-    q_scale = lower * q_scale - b[..., None, None] * one / e.diagonal(q.scale)[..., None]
+    q_scale = lower * (q_scale - pulled[..., dim + 1 :]) - b[..., None, None] * one / e.diagonal(q.scale)[..., None]
     return p_mean, p_scale, mean_bar - p_mean, q_scale, a, b
 
 
@@ -115,26 +127,39 @@ def pullback(
     outputs: Sequence[Array],
     residuals: Sequence[Array],
     cotangents: Sequence[Array | None],
-) -> tuple[Array, ...]:
-    """Cotangents of μ, L_p, μ_old, L_q, ε and β; leading axes of all arrays are as many and broadcast."""
+    *,
+    old_too: bool,
+) -> tuple[Array | None, ...]:
+    """Cotangents of μ, L_p and, with `old_too`, of μ_old, L_q, ε and β.
+
+    Leading axes of all arrays are as many and broadcast.
+    """
     xp = e.xp
     full = isinstance(p, FullGaussian)
     mean_bar, scale_bar = (xp.zeros_like(y) if g is None else g for g, y in zip(cotangents, outputs, strict=True))
-    shift, white_mean, factor, share, state = residuals
+    shift, white_mean, factor, share, state, *ratio = residuals
     outside, held = state >= 2.0, (state == 1.0) | (state == 3.0)
     result = _Result(outputs[0], outputs[1], shift, white_mean, factor, share, held)
     axes = (..., *(None,) * (2 if full else 1))
+    num = 6 if old_too else 2
+
+    def moved(mean_bar: Vector, scale_bar: Scale) -> tuple[Array, ...]:
+        if full:
+            return _outside_full(e, p, q, result, mean_bar, scale_bar, *ratio, old_too=old_too)
+        return _outside_diagonal(e, p, q, result, mean_bar, scale_bar)[:num]
 
     def work(mean_bar: Vector, scale_bar: Scale) -> tuple[Array, ...]:
-        outside_too = (_outside_full if full else _outside_diagonal)(e, p, q, result, mean_bar, scale_bar)
+        found = moved(mean_bar, scale_bar)
+        if e.all(outside):
+            return found
         masks = (outside[..., None], outside[axes], outside[..., None], outside[axes], outside, outside)
         rest = _inside(e, p, result, mean_bar, scale_bar, full)
-        return tuple([xp.where(m, x, y) for m, x, y in zip(masks, outside_too, rest, strict=True)])
+        return tuple([xp.where(m, x, y) for m, x, y in zip(masks, found, rest, strict=False)])
 
     def idle(mean_bar: Vector, scale_bar: Scale) -> tuple[Array, ...]:
-        return _inside(e, p, result, mean_bar, scale_bar, full)
+        return _inside(e, p, result, mean_bar, scale_bar, full)[:num]
 
-    return e.branch(outside, work, idle, mean_bar, scale_bar)
+    return e.branch(outside, work, idle, mean_bar, scale_bar) + (None,) * (6 - num)
 
 
 def _inside(

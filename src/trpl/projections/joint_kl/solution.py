@@ -11,21 +11,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from trpl.engines import mT
 from trpl.gaussians.density import entropy as entropy_of
 from trpl.gaussians.density import whiten
 from trpl.gaussians.distances import kl_of_scales
 from trpl.gaussians.values import FullGaussian, Gaussian
 from trpl.implicit.problems import broadcast_shapes
-from trpl.linalg import apply
-from trpl.projections.joint_kl.terms import DIAG, FINE, FULL, Method, Target, condition, evaluator
+from trpl.linalg import apply, chosen
+from trpl.projections.joint_kl import newton
+from trpl.projections.joint_kl.terms import DIAG, FINE, Method, Target, evaluator
+from trpl.projections.kl.factor import WIDE, scale_ratio, widest_variance
 from trpl.roots import increasing_root
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array, Mask, PerState, Scale, Vector
-
-ILL_CONDITIONED = 1e4
-"""Condition of Q, or how much wider than the old policy the prediction is, from which the finer pieces are taken."""
 
 
 def entropy_range(e: Engine, bound: PerState, dim: int) -> tuple[PerState, PerState]:
@@ -62,10 +62,15 @@ class Found(NamedTuple):
     """Outside, the weight x/k of the predicted natural parameters; inside, √k."""
     state: PerState
     """2 where outside, 0 inside; and 1 more where the entropy is held."""
+    ratio: Scale
+    """V."""
 
 
 class _Problem(NamedTuple):
-    """What is to be solved, in the common batch shape: V − I, the whitened shift, ε, the entropy, and a start."""
+    """What is to be solved, in the common batch shape: V − I, the whitened shift, ε, the entropy, and a start.
+
+    `narrowest` is at most the smallest eigenvalue of Λ, and at most 1.
+    """
 
     change: Scale
     shift: Vector
@@ -73,21 +78,19 @@ class _Problem(NamedTuple):
     log_scale: PerState
     outside: Mask
     start: PerState
+    narrowest: PerState
 
 
-def _root(
-    e: Engine, problem: _Problem, target: Target, method: Method
-) -> tuple[PerState, PerState, PerState, PerState]:
-    """The root t by eigenvalues, its unit s, the slope of the KL there, and the condition of Q."""
+def _root(e: Engine, problem: _Problem, target: Target, method: Method) -> tuple[PerState, PerState, PerState]:
+    """The root t by eigenvalues, its unit s, and the slope of the KL there."""
     xp = e.xp
     spectrum = method.spectrum(e, problem.change, problem.shift)
     unit, start = spectrum.unit(e, target), problem.start
-    widest = xp.clip(xp.min(spectrum.precision, axis=-1), None, 1.0)
     if target.equality:
         spectrum, start = spectrum.rescaled(e, unit), unit / (unit + (1.0 / start - 1.0))
     evaluate = evaluator(e, spectrum, target)
     root = xp.clip(increasing_root(e, evaluate, problem.bound, start=start, active=problem.outside), None, 1.0)
-    return root, unit, evaluate(root)[1] / root, condition(e, root, spectrum) / widest
+    return root, unit, evaluate(root)[1] / root
 
 
 def _answer(
@@ -95,7 +98,7 @@ def _answer(
 ) -> tuple[Array, ...]:
     """Factor, mean, log k, η and whether the entropy is held, after a Newton step on the KL of the factor itself."""
     xp = e.xp
-    change, shift, bound, _, outside, _ = problem
+    change, shift, bound, _, outside, *_ = problem
     one = xp.ones_like(root)
     value = method.terms(e, root, unit, change, shift, target).kl
     moved = root - (value - bound) / xp.where(outside, slope, one)
@@ -105,24 +108,37 @@ def _answer(
     return found.factor, found.mean, log_k, unit * (1.0 - t) / t, found.held
 
 
+def _by_spectrum(e: Engine, problem: _Problem, target: Target, method: Method) -> tuple[Array, ...]:
+    return _answer(e, problem, target, method, *_root(e, problem, target, method))
+
+
+def _by_newton(e: Engine, problem: _Problem, target: Target) -> tuple[tuple[Array, ...], Mask]:
+    """The same for ordinary pairs of full covariances, and where the pair is not."""
+    xp = e.xp
+    bound, outside = problem.bound, problem.outside
+    of = newton.pencil(e, problem.change, problem.shift)
+    begin, unit = newton.start(e, of, bound, problem.start, target), xp.ones_like(bound)
+    if target.equality:
+        unit = xp.clip(problem.narrowest, float(xp.finfo(bound.dtype).smallest_normal) ** 0.5, None)
+        of, begin = newton.rescaled(e, of, unit), unit / (unit + (1.0 / begin - 1.0))
+    t, found, unfinished = newton.solve(e, of, bound, begin, outside, target)
+    log_k = found.log_k + xp.log(unit / (t + unit * (1.0 - t))) if target.equality else found.log_k
+    bad = outside & (unfinished | ~(newton.condition(e, t, of, found) <= newton.ILL_CONDITIONED * problem.narrowest))
+    factor, mean = xp.flip(mT(found.inverse), axis=(-2, -1)), xp.flip(found.mean, axis=-1)
+    return (factor, mean, log_k, unit * (1.0 - t) / t, found.held), bad
+
+
 def _solve_outside(e: Engine, problem: _Problem, entropy: bool, equality: bool, full: bool) -> tuple[Array, ...]:
     target = Target(problem.log_scale if entropy else None, equality)
     if not full:
-        return _answer(e, problem, target, DIAG, *_root(e, problem, target, DIAG)[:3])
-    root, unit, slope, cond = _root(e, problem, target, FULL)
+        return _by_spectrum(e, problem, target, DIAG)
 
     def finely(*operands: Array) -> tuple[Array, ...]:
-        problem = _Problem(*operands[3:])
-        target = Target(problem.log_scale if entropy else None, equality)
-        return _answer(e, problem, target, FINE, *_root(e, problem, target, FINE)[:3])
+        problem = _Problem(*operands)
+        return _by_spectrum(e, problem, Target(problem.log_scale if entropy else None, equality), FINE)
 
-    def ordinarily(*operands: Array) -> tuple[Array, ...]:
-        problem = _Problem(*operands[3:])
-        target = Target(problem.log_scale if entropy else None, equality)
-        return _answer(e, problem, target, FULL, *operands[:3])
-
-    bad = problem.outside & ~(cond <= ILL_CONDITIONED)
-    return e.branch(bad, finely, ordinarily, root, unit, slope, *problem)
+    found, bad = _by_newton(e, problem, target)
+    return e.mend(bad, finely, found, *problem)
 
 
 def solve(
@@ -139,32 +155,35 @@ def solve(
         shape = (*batch, *x.shape[x.ndim - num :])
         return x if tuple(x.shape) == shape else xp.broadcast_to(x, shape)
 
-    shift = spread(whiten(e, q, p.mean - q.mean), 1)
     scale, old, limit = spread(p.scale, core), spread(q.scale, core), spread(bound, 0)
     lift = limit if entropy is None else spread((2.0 / dim) * (entropy - entropy_of(e, p)), 0)
     log_scale = limit if entropy is None else spread((2.0 / dim) * (entropy - entropy_of(e, q)), 0)
     log_k, held = Target(None if entropy is None else lift, equality).log_k(e, 0.0 * limit, dim)
     grown = xp.exp(0.5 * log_k)
     inside = scale if entropy is None else xp.where(held[axes], scale * grown[axes], scale)
-    at_one = kl_of_scales(e, inside, old, full=full) + 0.5 * e.vecdot(shift, shift)
+    shift = spread(whiten(e, q, p.mean - q.mean), 1)
+    cov_at_one = kl_of_scales(e, inside, old, full=full)
+    at_one = cov_at_one + 0.5 * e.vecdot(shift, shift)
     outside = ~(at_one <= limit)  # a distance that is not finite is outside too
     same = p.batch_shape == batch and tuple(p.scale.shape) == tuple(scale.shape)
     if not whole and same and not e.any(outside | held):
         return None
     start = xp.clip(xp.sqrt(limit / xp.where(at_one > limit, at_one, 1e6 * limit)), 1e-3, 1.0)
+    narrowest = xp.clip(xp.exp(log_k) / widest_variance(e, cov_at_one), None, 1.0)
 
     def work(scale: Scale, old: Scale, *problem: Array) -> tuple[Array, ...]:
-        change = (DIAG if not full else FULL).change(e, scale, old)
-        return _solve_outside(e, _Problem(change, *problem), entropy is not None, equality, full)
+        change = (FINE if full else DIAG).change(e, scale, old)
+        found = _solve_outside(e, _Problem(change, *problem), entropy is not None, equality, full)
+        return *found, scale_ratio(e, change, scale, old, ~(WIDE * problem[-1] >= 1.0)) if full else change
 
     def idle(scale: Scale, old: Scale, *problem: Array) -> tuple[Array, ...]:
         zero = 0.0 * problem[1]
-        return 0.0 * scale, 0.0 * problem[0], zero, zero, zero != zero
+        return xp.zeros_like(scale), 0.0 * problem[0], zero, zero, zero != zero, xp.zeros_like(scale)
 
-    found = e.branch(outside, work, idle, scale, old, shift, limit, log_scale, outside, start)
-    factor, white_mean, out_log_k, multiplier, out_held = found
+    found = e.branch(outside, work, idle, scale, old, shift, limit, log_scale, outside, start, narrowest)
+    factor, white_mean, out_log_k, multiplier, out_held, ratio = found
     away = white_mean * old if not full else apply(old, white_mean)
-    mean = xp.where(outside[..., None], q.mean + away, p.mean)
+    mean = chosen(e, outside[..., None], q.mean + away, p.mean)
     moved = old @ factor if full else old * factor
     multiplier = xp.where(outside, multiplier, 0.0 * limit)
     log_k, held = xp.where(outside, out_log_k, log_k), xp.where(outside, out_held, held)
@@ -172,7 +191,7 @@ def solve(
     number = xp.where(outside, 2.0 + 0.0 * limit, 0.0 * limit) + xp.where(held, 1.0 + 0.0 * limit, 0.0 * limit)
     return Found(
         mean,
-        xp.where(outside[axes], moved, inside),
+        chosen(e, outside[axes], moved, inside),
         multiplier,
         xp.expm1(log_k) * (1.0 + multiplier),
         shift,
@@ -180,4 +199,5 @@ def solve(
         factor,
         share,
         number,
+        ratio,
     )

@@ -10,7 +10,7 @@ x the entropy fixes k:
 
     log k = (2/d)(β − H_old) + (1/d) log|Q|,  at least 0 for the inequality.
 
-`FULL` is the way for ordinary pairs: eigenvalues of Λ − I and a Cholesky factor of Q. Where one direction of the
+For ordinary pairs of full covariances `newton` finds the root without eigenvalues. Where one direction of the
 prediction is so much narrower than another that the rounding of the first hides the second, `FINE` takes singular
 values of V, the factor of Q from a QR decomposition (neither squares a condition number), and corrects on the result
 itself what rounding leaves of the bound.
@@ -26,8 +26,7 @@ import numpy as np
 from trpl.engines import mT
 from trpl.errors import ConvergenceError
 from trpl.linalg import apply
-from trpl.projections.kl.equation import excess_of_change
-from trpl.projections.kl.factor import cholesky_factor, kl_of_factor, qr_factor
+from trpl.projections.kl.factor import kl_of_factor, qr_factor
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -102,12 +101,6 @@ def evaluator(e: Engine, spectrum: Spectrum, target: Target) -> Callable[[PerSta
     return evaluate
 
 
-def condition(e: Engine, t: PerState, spectrum: Spectrum) -> PerState:
-    """The condition number of Q."""
-    sums = 1.0 + t[..., None] * spectrum.excess
-    return e.xp.max(sums, axis=-1) / e.xp.min(sums, axis=-1)
-
-
 class Terms(NamedTuple):
     """What the solution is made of at a given multiplier: its KL, factor and mean as the old policy sees them."""
 
@@ -154,29 +147,11 @@ def _diag_terms(e: Engine, t: PerState, unit: PerState, change: Vector, shift: V
     return Terms(kl, xp.exp(half), mean, log_k, held)
 
 
-def _eigen_spectrum(e: Engine, change: Matrix, shift: Vector) -> Spectrum:
-    xp = e.xp
-    excess, basis = xp.linalg.eigh(excess_of_change(e, change))
-    precision = xp.clip(1.0 + excess, xp.finfo(excess.dtype).smallest_normal, None)
-    return Spectrum(precision, excess, apply(mT(basis), shift))
-
-
 def _scaled_terms(e: Engine, factor: Matrix, mean: Vector, target: Target) -> Terms:
     """From W, WWᵀ = Q⁻¹, and m̃: the factor of kQ⁻¹."""
     log_k, held = target.log_k(e, -2.0 * e.xp.sum(e.xp.log(e.diagonal(factor)), axis=-1), factor.shape[-1])
     factor = factor * e.xp.exp(0.5 * log_k)[..., None, None]
     return Terms(kl_of_factor(e, factor) + 0.5 * e.vecdot(mean, mean), factor, mean, log_k, held)
-
-
-def _cholesky_terms(e: Engine, t: PerState, unit: PerState, change: Matrix, shift: Vector, target: Target) -> Terms:
-    """From a Cholesky factor of Q = I + t(Λ/s − I)."""
-    excess = excess_of_change(e, change)
-    if target.equality:
-        s = unit[..., None, None]
-        excess = (excess + (1.0 - s) * e.eye(change)) / s
-    factor = cholesky_factor(e, t, e.xp.flip(excess, axis=(-2, -1)))
-    mean = t[..., None] * apply(factor, apply(mT(factor), shift + apply(excess, shift)))
-    return _scaled_terms(e, factor, mean, target)
 
 
 def _singular_spectrum(e: Engine, change: Matrix, shift: Vector) -> Spectrum:
@@ -242,5 +217,4 @@ def _as_found(e: Engine, found: Terms, limit: PerState) -> Terms:
 
 
 DIAG = Method(_diag_change, _diag_spectrum, _diag_terms, _as_found)
-FULL = Method(_full_change, _eigen_spectrum, _cholesky_terms, _as_found)
 FINE = Method(_full_change, _singular_spectrum, _qr_terms, _corrected)

@@ -20,6 +20,22 @@ ACCURACY = 1e-10
 """Relative error of the KL that is left alone, where rounding would allow less."""
 
 
+WIDE = 1e4
+"""Largest variance of a prediction, as the old policy sees it, for which V = I + (V − I) has all digits that matter."""
+
+
+def widest_variance(e: Engine, kl: PerState) -> PerState:
+    """At least every variance ρ of a policy at this KL from I: ρ − 1 − log ρ ≤ 2 KL, so ρ ≤ 1 + 2 KL + 2√KL."""
+    return 1.0 + 2.0 * kl + 2.0 * e.xp.sqrt(kl)
+
+
+def scale_ratio(e: Engine, change: Matrix, p: Matrix, q: Matrix, wide: Mask) -> Matrix:
+    """V = L_p⁻¹L_q from V − I, and from the factors where the prediction is `wide`: there V is small beside I."""
+    wide = e.xp.broadcast_to(wide, change.shape[:-2])
+    p, q = (e.xp.broadcast_to(x, change.shape) for x in (p, q))
+    return e.mend(wide, lambda p, q: (e.solve_triangular(p, q),), (change + e.eye(change),), p, q)[0]
+
+
 def cholesky_factor(e: Engine, x: PerState, reversed_excess: Matrix) -> Matrix:
     """W of P = I + xA from a Cholesky factor of P; A comes with rows and columns in reverse order."""
     precision = x[..., None, None] * reversed_excess

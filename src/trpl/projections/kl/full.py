@@ -16,7 +16,7 @@ from trpl.gaussians.distances import kl_of_scales
 from trpl.implicit.problems import Like, Saved, Solved, align
 from trpl.linalg import chosen, symmetrised_half_tril
 from trpl.projections.kl.equation import any_root, singular_excess
-from trpl.projections.kl.factor import normal
+from trpl.projections.kl.factor import WIDE, normal, scale_ratio, widest_variance
 from trpl.projections.kl.routes import Route, choose
 
 if TYPE_CHECKING:
@@ -25,35 +25,48 @@ if TYPE_CHECKING:
 
 
 def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None, *, whole: bool) -> Solved | None:
-    """The factor with KL = ε to the old covariance where the predicted one is further; leaves W and x (1 inside)."""
+    """The factor with KL = ε to the old covariance where the predicted one is further.
+
+    Leaves W, x (1 inside) and V.
+    """
     xp = e.xp
-    outside = kl_of_scales(e, p, q, full=True) > bound
+    kl = kl_of_scales(e, p, q, full=True)
+    outside, wide = kl > bound, ~(widest_variance(e, kl) <= WIDE)
     if not whole and not e.any(outside):
         return None
     factor_for = choose(e, known, bound).factor
 
-    def work(p: Matrix, q: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, Matrix, PerState]:
-        factor, x = factor_for(e, e.solve_triangular(p, q - p), bound, outside)
+    def work(
+        p: Matrix, q: Matrix, bound: PerState, outside: Mask, wide: Mask
+    ) -> tuple[Matrix, Matrix, PerState, Matrix]:
+        change = e.solve_triangular(p, q - p)
+        factor, x = factor_for(e, change, bound, outside)
         below = 1.0 - xp.finfo(x.dtype).eps  # x = 1 stands for inside
         return (
             chosen(e, outside[..., None, None], q @ factor, p),
             factor,
             xp.where(outside, xp.clip(x, None, below), 1.0),
+            scale_ratio(e, change, p, q, wide),
         )
 
-    def idle(p: Matrix, q: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, Matrix, PerState]:
+    def idle(
+        p: Matrix, q: Matrix, bound: PerState, outside: Mask, wide: Mask
+    ) -> tuple[Matrix, Matrix, PerState, Matrix]:
         shape = xp.broadcast_arrays(p, q, outside[..., None, None])[0]
-        return xp.where(outside[..., None, None], shape, p), xp.zeros_like(shape), xp.ones_like(shape[..., 0, 0])
+        zero = xp.zeros_like(shape)
+        return xp.where(outside[..., None, None], shape, p), zero, xp.ones_like(shape[..., 0, 0]), zero
 
     outside, bound = xp.broadcast_arrays(outside, bound) if whole else (outside, bound)
-    found = e.branch(outside, work, idle, p, q, bound, outside) if whole else work(p, q, bound, outside)
+    operands = (p, q, bound, outside, wide)
+    found = e.branch(outside, work, idle, *operands) if whole else work(*operands)
     return Solved(found[:1], found[1:])
 
 
 def residuals() -> tuple[Like, ...]:
-    """Shapes of W and x, of inputs (mean, scale, old mean, old scale, mean bound, cov bound)."""
+    """Shapes of W, x and V, of inputs (mean, scale, old mean, old scale, mean bound, cov bound)."""
     batch = (1, 3, 5)
-    return Like(batch, ((1, -2), (1, -1))), Like(batch)
+    matrix = Like(batch, ((1, -2), (1, -1)))
+    return matrix, Like(batch), matrix
 
 
 def pullback(
@@ -61,7 +74,7 @@ def pullback(
 ) -> tuple[Matrix, Matrix | None, PerState | None]:
     """Cotangents of L_p and, with `old_too`, of L_q and ε; in place where arrays are new."""
     xp = e.xp
-    (p, _, _), (projected,), (factor, x) = saved
+    (p, _, _), (projected,), (factor, x, ratio) = saved
     outside = x < 1.0
 
     def work(cotangent: Matrix) -> tuple:
@@ -72,7 +85,7 @@ def pullback(
         n *= along[..., None, None]
         inner -= n
         inner *= 2.0 * x[..., None, None]  # now 2x S⊥
-        stretch = e.solve_triangular(p, projected)
+        stretch = ratio @ factor
         pulled = e.solve_triangular(p, stretch @ inner, transpose=True)
         lower, mask = e.lower(p), outside[..., None, None]
         p_bar = pulled @ mT(stretch)

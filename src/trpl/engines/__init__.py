@@ -1,0 +1,49 @@
+"""The array engines: NumPy, PyTorch and JAX, eager or traced, behind one protocol.
+
+This folder alone asks what kind of array it has, once per call; every function of the maths takes the engine as its
+first argument `e` and asks nothing. That NumPy computes in PyTorch's place is decided here too (`suits_numpy`). A
+framework is imported when one of its arrays arrives, so NumPy, PyTorch and JAX are each optional.
+"""
+
+from trpl.engines.choice import (
+    SERIAL,
+    engine_of,
+    framework_of,
+    is_fake,
+    is_floating,
+    is_number,
+    is_symbolic_number,
+    jax_is_concrete,
+    suits_numpy,
+    to_numpy,
+    to_torch,
+    values_of,
+)
+from trpl.engines.for_jax import JaxEngine, jax_engine
+from trpl.engines.for_numpy import NUMPY, WORTH_A_CROSSING, NumpyEngine
+from trpl.engines.for_torch import TorchEngine, torch_engine
+from trpl.engines.protocol import Engine, mT
+
+__all__ = [
+    "NUMPY",
+    "SERIAL",
+    "WORTH_A_CROSSING",
+    "Engine",
+    "JaxEngine",
+    "NumpyEngine",
+    "TorchEngine",
+    "engine_of",
+    "framework_of",
+    "is_fake",
+    "is_floating",
+    "is_number",
+    "is_symbolic_number",
+    "jax_engine",
+    "jax_is_concrete",
+    "mT",
+    "suits_numpy",
+    "to_numpy",
+    "to_torch",
+    "torch_engine",
+    "values_of",
+]

@@ -1,0 +1,147 @@
+"""Which engine an array gets, whether its values can be looked at, and where NumPy computes in PyTorch's place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trpl.engines.for_jax import jax_engine
+from trpl.engines.for_numpy import NUMPY
+from trpl.engines.for_torch import torch_engine
+
+if TYPE_CHECKING:
+    from trpl.engines.protocol import Engine
+
+SERIAL = 1 << 15
+"""Number of entries up to which PyTorch computes on one thread, however many it has."""
+
+
+def framework_of(x: object) -> str | None:
+    """ "NumPy", "PyTorch" or "JAX", or None for what is no array; imports nothing."""
+    if isinstance(x, np.ndarray):
+        return "NumPy"
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return "PyTorch"
+    jax = sys.modules.get("jax")
+    return "JAX" if jax is not None and isinstance(x, jax.Array) else None
+
+
+_FLOATS = frozenset((np.dtype("float32"), np.dtype("float64")))  # JAX's too
+
+
+def is_floating(x: Any) -> bool:
+    """Whether an array is float32 or float64, the types the maths is made for."""
+    return x.dtype in (torch_engine().floats if framework_of(x) == "PyTorch" else _FLOATS)
+
+
+def is_number(x: object) -> bool:
+    """Whether `x` is a single number of Python or NumPy, whose value is known also where arrays are traced."""
+    return isinstance(x, int | float | np.generic)
+
+
+def is_symbolic_number(x: object) -> bool:
+    """Whether `x` is a number that `torch.compile` keeps symbolic: it has no value to look at."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.SymFloat | torch.SymInt)
+
+
+def engine_of(*arrays: object) -> Engine:
+    """The engine for functions whose derivatives the framework itself takes; numbers among the arguments are ignored.
+
+    Raises:
+        TypeError: If no argument is an array.
+    """
+    for x in arrays:
+        kind = framework_of(x)
+        if kind == "NumPy":
+            return NUMPY
+        if kind == "PyTorch":
+            return torch_engine(concrete=_torch_is_concrete(arrays))
+        if kind == "JAX":
+            return jax_engine(concrete=jax_is_concrete(arrays))
+        if isinstance(x, np.generic):
+            return NUMPY
+    raise TypeError(f"no array among the {len(arrays)} arguments")
+
+
+def _torch_is_concrete(arrays: Sequence[Any]) -> bool:
+    """Whether values can be looked at: not under `torch.compile` or `vmap`, nor of meta and fake tensors."""
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling():
+        return False
+    transformed = torch._C._are_functorch_transforms_active()
+    for x in arrays:
+        if not isinstance(x, torch.Tensor):
+            continue
+        if transformed:
+            functorch = torch._C._functorch
+            while functorch.is_gradtrackingtensor(x):
+                x = functorch.get_unwrapped(x)
+            if functorch.is_batchedtensor(x):
+                return False
+        if x.is_meta or is_fake(x):
+            return False
+    return True
+
+
+def is_fake(x: Any) -> bool:
+    """Whether a tensor has a shape but no values."""
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    return fake is not None and isinstance(x, fake.FakeTensor)
+
+
+def jax_is_concrete(arrays: Sequence[object]) -> bool:
+    """Whether values can be looked at: of no tracer."""
+    tracer = sys.modules["jax"].core.Tracer
+    return not any(isinstance(x, tracer) for x in arrays)
+
+
+def values_of(x: Any) -> np.ndarray | None:
+    """The values of an array as NumPy has them, or None where they cannot be looked at now."""
+    kind = framework_of(x)
+    if kind == "PyTorch":
+        if not _torch_is_concrete((x,)):
+            return None
+        state = sys.modules["torch"]._C
+        with state._DisableFuncTorch():  # inside `torch.func.grad` even a constant is wrapped
+            while state._functorch.is_gradtrackingtensor(x):
+                x = state._functorch.get_unwrapped(x)
+            return x.numpy(force=True)
+    if kind == "JAX" and not jax_is_concrete((x,)):
+        return None
+    return np.asarray(x)
+
+
+def suits_numpy(tensors: Sequence[Any]) -> bool:
+    """Whether NumPy should compute in PyTorch's place, on the same memory: where both would use one thread.
+
+    A call of NumPy costs a third of one of PyTorch, and so does a product of many small matrices (docs/speed.md). Not
+    where something wants to see PyTorch's operations: a compiler, a transformation, a mode, a subclass.
+    """
+    torch = sys.modules["torch"]
+    state = torch._C
+    if torch.compiler.is_compiling() or state._are_functorch_transforms_active() or state._get_tracing_state():
+        return False
+    alone = torch.get_num_threads() == 1
+    for x in tensors:
+        if not (x.is_cpu and type(x) in (torch.Tensor, torch.nn.Parameter) and (alone or x.numel() <= SERIAL)):
+            return False
+    return not state._len_torch_dispatch_stack()
+
+
+def to_numpy(tensors: Sequence[Any]) -> list[Any]:
+    """CPU tensors as NumPy arrays on the same memory, None as None: one crossing of the border."""
+    return [None if x is None else x.numpy(force=True) for x in tensors]
+
+
+def to_torch(arrays: Sequence[Any]) -> list[Any]:
+    """NumPy arrays as tensors on the same memory, read-only ones and scalars copied: one crossing of the border."""
+    from_numpy = sys.modules["torch"].from_numpy
+    return [
+        None if x is None else from_numpy(x if type(x) is np.ndarray and x.flags.writeable else np.array(x))
+        for x in arrays
+    ]

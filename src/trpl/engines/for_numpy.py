@@ -1,0 +1,199 @@
+"""NumPy's engine; with PyTorch's code for a few operations, where that is loaded and faster."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import sys
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trpl.engines.for_torch import torch_engine
+from trpl.engines.protocol import mT
+from trpl.engines.shared import DIRECT, mend_picked, python_loop
+
+if TYPE_CHECKING:
+    from trpl.engines.protocol import Engine
+
+
+@functools.cache
+def _ones(size: int, dtype: Any) -> np.ndarray:
+    return np.ones(size, dtype)
+
+
+def _numpy_sum(x: np.ndarray, axis: Any = None, keepdims: bool = False) -> np.ndarray:
+    """NumPy's sum; over one of the last two axes a product with ones, since the reduction is slow for a short axis."""
+    if axis == -1 and not keepdims and x.dtype.kind == "f":
+        return x @ _ones(x.shape[-1], x.dtype)
+    if axis == -2 and not keepdims and x.dtype.kind == "f":
+        return _ones(x.shape[-2], x.dtype) @ x
+    return np.add.reduce(x, axis=axis, keepdims=keepdims)
+
+
+def _numpy_clip(x: np.ndarray, lowest: Any, highest: Any) -> np.ndarray:
+    if lowest is not None:
+        x = np.maximum(x, lowest)
+    return x if highest is None else np.minimum(x, highest)
+
+
+def _numpy_solve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """A⁻¹B of matrices; NumPy 1 would take a B with one axis less than A for vectors."""
+    return np.linalg.solve(a, b[(None,) * (a.ndim - b.ndim)] if b.ndim < a.ndim else b)
+
+
+def _numpy_namespace() -> Any:
+    made: Any = types.ModuleType("trpl.engines.numpy")
+    made.__getattr__ = lambda name: getattr(np, name)
+    made.__dict__.update(
+        sum=_numpy_sum,
+        clip=_numpy_clip,
+        min=lambda x, axis=None: _extreme("amin", np.minimum, x, axis),
+        max=lambda x, axis=None: _extreme("amax", np.maximum, x, axis),
+        flip=lambda x, axis: np.flip(x, axis).copy(),  # contiguous, as PyTorch's: a product comes next
+        concat=np.concatenate,  # np.concat, np.astype and svdvals are new in NumPy 2
+        astype=lambda x, dtype: x.astype(dtype),
+        linalg=types.SimpleNamespace(
+            eigh=np.linalg.eigh,
+            eigvalsh=np.linalg.eigvalsh,
+            svd=np.linalg.svd,
+            svdvals=lambda x: np.linalg.svd(x, compute_uv=False),
+            solve=_numpy_solve,
+        ),
+        **{name: getattr(np, name) for name in DIRECT if name not in ("sum", "clip")},
+    )
+    return made
+
+
+@functools.cache
+def _numpy_lower(size: int, dtype: Any) -> np.ndarray:
+    return np.tril(np.ones((size, size), dtype))
+
+
+@functools.cache
+def _numpy_eye(size: int, dtype: Any) -> np.ndarray:
+    return np.eye(size, dtype=dtype)
+
+
+WORTH_A_CROSSING = 1 << 11
+"""Number of entries from which a function of PyTorch is worth the call for NumPy."""
+
+
+def _by_torch(name: str, x: np.ndarray) -> np.ndarray:
+    """PyTorch's exponentials, if it is loaded: for float64 too they use the processor's vector units."""
+    torch = sys.modules.get("torch")
+    if torch is None or x.size < WORTH_A_CROSSING:
+        return getattr(np, name)(x)
+    return getattr(torch, name)(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+
+
+def _extreme(name: str, ufunc: np.ufunc, x: np.ndarray, axis: int | None) -> np.ndarray:
+    """The least or greatest entry; along a short last axis PyTorch, if it is loaded, is six times as fast."""
+    torch = sys.modules.get("torch")
+    if torch is None or axis != -1 or x.size < WORTH_A_CROSSING or x.dtype.kind != "f" or not x.flags.writeable:
+        return ufunc.reduce(x, axis=axis)
+    return getattr(torch, name)(torch.from_numpy(x), -1).numpy()
+
+
+class NumpyEngine:
+    """NumPy on arrays of its own, or on the memory of CPU tensors (see `enter`)."""
+
+    name = "NumPy"
+    concrete = True
+    branches = True
+    xp = _numpy_namespace()
+    vecdot: Any = staticmethod(getattr(np, "vecdot", lambda x, y: np.einsum("...i,...i->...", x, y)))  # new in NumPy 2
+    qr_r = staticmethod(functools.partial(np.linalg.qr, mode="r"))
+    diagonal = staticmethod(operator.methodcaller("diagonal", 0, -2, -1))
+
+    def any(self, mask: np.ndarray) -> bool:
+        return bool(mask.any())
+
+    def all(self, mask: np.ndarray) -> bool:
+        return bool(mask.all())
+
+    def branch(self, mask: np.ndarray, work: Callable[..., Any], idle: Callable[..., Any], *operands: Any) -> Any:
+        return work(*operands) if mask.any() else idle(*operands)
+
+    def mend(self, bad: np.ndarray, careful: Callable[..., tuple], found: tuple, *operands: Any) -> tuple:
+        return mend_picked(bad, careful, found, operands)
+
+    def loop(self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int) -> tuple:
+        return python_loop(unfinished, body, state, max_steps)
+
+    def exp(self, x: np.ndarray) -> np.ndarray:
+        return _by_torch("exp", x)
+
+    def expm1(self, x: np.ndarray) -> np.ndarray:
+        return _by_torch("expm1", x)
+
+    def once(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def constant(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def finite(self, *arrays: np.ndarray) -> bool:
+        total = sum([np.vdot(x, x) for x in arrays])  # may overflow: then each entry is looked at
+        return math.isfinite(total) or all([bool(np.isfinite(x).all()) for x in arrays])
+
+    def is_lower(self, x: np.ndarray) -> bool:
+        anywhere = np.logical_or.reduce(x, axis=tuple(range(x.ndim - 2)))
+        return not np.triu(anywhere, 1).any()
+
+    def asarray(self, value: Any, like: np.ndarray) -> np.ndarray:
+        return np.asarray(value, dtype=like.dtype)
+
+    def power_sums(self, w: np.ndarray, x: np.ndarray, num: int) -> tuple[np.ndarray, ...]:
+        found, product = [_numpy_sum(w, -1)], w
+        for k in range(num):
+            product = np.multiply(product, x, out=product if k else None)
+            found.append(_numpy_sum(product, -1))
+        return tuple(found)
+
+    def matrix_dot(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        size = x.shape[-2] * x.shape[-1]
+        return self.vecdot(x.reshape(*x.shape[:-2], size), y.reshape(*y.shape[:-2], size))
+
+    def gram(self, x: np.ndarray) -> np.ndarray:
+        return x.copy().swapaxes(-1, -2) @ x  # for one array with itself NumPy calls what is slow for small matrices
+
+    def plus_diagonal(self, x: np.ndarray, value: np.ndarray) -> np.ndarray:
+        size = x.shape[-1]
+        x.reshape(*x.shape[:-2], size * size)[..., :: size + 1] += value[..., None]  # a view: the array is contiguous
+        return x
+
+    def eye(self, x: np.ndarray) -> np.ndarray:
+        return _numpy_eye(x.shape[-1], x.dtype)
+
+    def lower(self, x: np.ndarray) -> np.ndarray:
+        return _numpy_lower(x.shape[-1], x.dtype)
+
+    def log_ratio(self, p: np.ndarray, q: np.ndarray) -> np.ndarray:
+        change = p - q
+        return np.copysign(np.log1p(np.abs(change) / np.minimum(p, q)), change)
+
+    def solve_triangular(self, a: np.ndarray, b: np.ndarray, *, transpose: bool = False) -> np.ndarray:
+        torch = sys.modules.get("torch")
+        if torch is not None:  # NumPy has none
+            one, other = (torch.from_numpy(x if x.flags.writeable else x.copy()) for x in (a, b))
+            return torch_engine().solve_triangular(one, other, transpose=transpose).numpy()
+        return _numpy_solve(mT(a) if transpose else a, b)
+
+    def cholesky(self, a: np.ndarray) -> np.ndarray:
+        try:
+            return np.linalg.cholesky(a)
+        except np.linalg.LinAlgError:  # one failure spoils NumPy's batch: decompose one by one
+            factors = np.full_like(a, np.nan)
+            for index in np.ndindex(a.shape[:-2]):
+                try:
+                    factors[index] = np.linalg.cholesky(a[index])
+                except np.linalg.LinAlgError:
+                    continue
+            return factors
+
+
+NUMPY: Engine = NumpyEngine()  # pyright: ignore[reportAssignmentType]

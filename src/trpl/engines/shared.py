@@ -1,0 +1,60 @@
+"""What several engines have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+DIRECT = (
+    *("abs", "clip", "exp", "expm1", "isfinite", "log", "log1p", "maximum", "minimum", "ones_like", "sqrt", "sum"),
+    *("where", "zeros_like"),
+)
+"""Functions that each framework has under the standard's name, and that cost less than a general wrapper."""
+
+
+def log_ratio(xp: Any, p: Any, q: Any) -> Any:
+    """log(p/q), without |p − q|, whose derivative is 0 at p = q."""
+    above = p >= q
+    one = xp.ones_like(above, dtype=p.dtype)  # two numbers would have the framework's default dtype
+    sign = xp.where(above, one, -one)
+    return sign * xp.log1p(sign * (p - q) / xp.where(above, q, p))
+
+
+def powers(w: Any, x: Any, num: int) -> list[Any]:
+    """w, wx, wx², …"""
+    found = [w]
+    for _ in range(num):
+        found.append(found[-1] * x)
+    return found
+
+
+SHORT_ROW = 256
+"""Length up to which XLA's compiler makes several sums faster in one loop than in vectorised loops of their own."""
+
+
+def mend_picked(bad: Any, careful: Callable[..., tuple], found: tuple, operands: tuple) -> tuple:
+    """`mend` by indexing with the mask; in place, as `found` is new."""
+    if bad.any():
+        for x, better in zip(found, careful(*[x[bad] for x in operands]), strict=True):
+            x[bad] = better
+    return found
+
+
+def mend_selected(xp: Any, bad: Any, careful: Callable[..., tuple], found: tuple, operands: tuple) -> tuple:
+    """`mend` by computing all states and selecting."""
+    better = careful(*operands)
+    return tuple(
+        [
+            xp.where(bad.reshape(*bad.shape, *(1,) * (x.ndim - bad.ndim)), y, x)
+            for x, y in zip(found, better, strict=True)
+        ]
+    )
+
+
+def python_loop(unfinished: Callable, body: Callable, state: tuple, max_steps: int) -> tuple:
+    """`Engine.loop` where values can be looked at."""
+    for _ in range(max_steps):
+        if not unfinished(*state).any():
+            break
+        state = body(*state)
+    return state
