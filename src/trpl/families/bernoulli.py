@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from trpl.engines import engine_of
 from trpl.errors import ConvergenceError
-from trpl.families.checks import check_arrays, check_finite
-from trpl.families.interpolated import Interpolated
+from trpl.families.checks import check_finite
+from trpl.families.interpolated import Vectors
 from trpl.families.protocol import register
 from trpl.natural.bernoulli import BernoulliPath, bernoulli_entropy, bernoulli_kl
 from trpl.special import softplus
@@ -48,25 +48,11 @@ class Bernoulli(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BernoulliFamily(Interpolated):
+class BernoulliFamily(Vectors):
     """Products of Bernoulli distributions; natural parameters are the logits."""
 
-    @property
-    def words(self) -> str:
-        return "Bernoulli"
-
-    @property
-    def cores(self) -> tuple[int, ...]:
-        return (1,)
-
-    def arrays(self, p: Bernoulli) -> tuple[Array, ...]:
-        return tuple(p)
-
-    def make(self, arrays: Sequence[Array]) -> Bernoulli:
-        return Bernoulli(*arrays)
-
-    def batch_shape(self, p: Bernoulli) -> tuple[int, ...]:
-        return p.batch_shape
+    policy: ClassVar = Bernoulli
+    entries: ClassVar = "components"
 
     def split_action(self, p: Bernoulli, x: Array) -> tuple[Array, Array]:
         """As many numbers of the last axis as there are components, and the rest."""
@@ -74,15 +60,6 @@ class BernoulliFamily(Interpolated):
 
     def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> BernoulliPath:
         return BernoulliPath(predicted[0], old[0])
-
-    def check_one(self, name: str, p: Bernoulli) -> None:
-        check_arrays(name, [("logits", p.logits)])
-        if p.logits.ndim < 1 or p.logits.shape[-1] == 0:
-            raise ValueError(f"{name}.logits needs a last axis with the components; got shape {tuple(p.logits.shape)}")
-
-    def check_pair(self, name: str, p: Bernoulli, q: Bernoulli) -> None:
-        if p.dim != q.dim:
-            raise ValueError(f"old policy has {q.dim} components, {name} has {p.dim}")
 
     def admit(self, e: Engine, predicted: Bernoulli, old: Bernoulli) -> None:
         if not e.finite(predicted.logits, old.logits):

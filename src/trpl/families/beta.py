@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from trpl.engines import engine_of
 from trpl.errors import ConvergenceError
-from trpl.families.checks import check_arrays, check_finite
-from trpl.families.interpolated import Interpolated
+from trpl.families.checks import check_finite
+from trpl.families.interpolated import Vectors
 from trpl.families.protocol import register
 from trpl.natural.beta import BetaPath, Shape, beta_entropy, beta_kl
 from trpl.special import gamma_rest
@@ -51,25 +51,11 @@ class Beta(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BetaFamily(Interpolated):
+class BetaFamily(Vectors):
     """Products of Beta distributions; natural parameters are α and β."""
 
-    @property
-    def words(self) -> str:
-        return "Beta"
-
-    @property
-    def cores(self) -> tuple[int, ...]:
-        return (1, 1)
-
-    def arrays(self, p: Beta) -> tuple[Array, ...]:
-        return tuple(p)
-
-    def make(self, arrays: Sequence[Array]) -> Beta:
-        return Beta(*arrays)
-
-    def batch_shape(self, p: Beta) -> tuple[int, ...]:
-        return p.batch_shape
+    policy: ClassVar = Beta
+    entries: ClassVar = "components"
 
     def split_action(self, p: Beta, x: Array) -> tuple[Array, Array]:
         """As many numbers of the last axis as there are components, and the rest."""
@@ -77,18 +63,6 @@ class BetaFamily(Interpolated):
 
     def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> BetaPath:
         return BetaPath(Shape(*predicted), Shape(*old))
-
-    def check_one(self, name: str, p: Beta) -> None:
-        check_arrays(name, [("alpha", p.alpha), ("beta", p.beta)])
-        shapes = tuple(p.alpha.shape), tuple(p.beta.shape)
-        if shapes[0] != shapes[1]:
-            raise ValueError(f"{name}.alpha and {name}.beta must have one shape; got {shapes[0]} and {shapes[1]}")
-        if len(shapes[0]) < 1 or shapes[0][-1] == 0:
-            raise ValueError(f"{name}.alpha needs a last axis with the components; got shape {shapes[0]}")
-
-    def check_pair(self, name: str, p: Beta, q: Beta) -> None:
-        if p.dim != q.dim:
-            raise ValueError(f"old policy has {q.dim} components, {name} has {p.dim}")
 
     def admit(self, e: Engine, predicted: Beta, old: Beta) -> None:
         for name, p in (("predicted", predicted), ("old", old)):

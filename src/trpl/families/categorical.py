@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from trpl.engines import engine_of
 from trpl.errors import ConvergenceError
-from trpl.families.checks import check_arrays
-from trpl.families.interpolated import Interpolated
+from trpl.families.interpolated import Vectors
 from trpl.families.protocol import register
 from trpl.natural.categorical import HEAVY, CategoricalPath, log_sum_exp
 
@@ -60,25 +59,11 @@ def log_probabilities(e: Engine, p: Categorical) -> Vector:
 
 
 @dataclass(frozen=True)
-class CategoricalFamily(Interpolated):
+class CategoricalFamily(Vectors):
     """Categorical distributions; natural parameters are the logits."""
 
-    @property
-    def words(self) -> str:
-        return "Categorical"
-
-    @property
-    def cores(self) -> tuple[int, ...]:
-        return (1,)
-
-    def arrays(self, p: Categorical) -> tuple[Array, ...]:
-        return tuple(p)
-
-    def make(self, arrays: Sequence[Array]) -> Categorical:
-        return Categorical(*arrays)
-
-    def batch_shape(self, p: Categorical) -> tuple[int, ...]:
-        return p.batch_shape
+    policy: ClassVar = Categorical
+    entries: ClassVar = "classes"
 
     def split_action(self, p: Categorical, x: Array) -> tuple[Array, Array]:
         """The first number of the last axis, and the rest: how a product takes a flat action apart."""
@@ -86,15 +71,6 @@ class CategoricalFamily(Interpolated):
 
     def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> CategoricalPath:
         return CategoricalPath(e, predicted[0], old[0])
-
-    def check_one(self, name: str, p: Categorical) -> None:
-        check_arrays(name, [("logits", p.logits)])
-        if p.logits.ndim < 1 or p.logits.shape[-1] == 0:
-            raise ValueError(f"{name}.logits needs a last axis with the classes; got shape {tuple(p.logits.shape)}")
-
-    def check_pair(self, name: str, p: Categorical, q: Categorical) -> None:
-        if p.dim != q.dim:
-            raise ValueError(f"old policy has {q.dim} classes, {name} has {p.dim}")
 
     def admit(self, e: Engine, predicted: Categorical, old: Categorical) -> None:
         if e.finite(predicted.logits, old.logits):

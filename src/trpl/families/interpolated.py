@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from trpl.families.checks import check_arrays
 from trpl.natural import projection
 
 if TYPE_CHECKING:
@@ -60,3 +61,50 @@ class Interpolated:
     def entropy_range(self, e: Engine, q: Policy, bound: PerState) -> tuple[PerState, PerState]:
         """The least and the greatest entropy of any policy within the bound of q."""
         return projection.entropy_range(e, self.between, self.cores, self.arrays(q), bound)
+
+
+class Vectors(Interpolated):
+    """A family whose arrays are vectors of one length; it names its value type and what the last axis has."""
+
+    policy: ClassVar[Any]
+    entries: ClassVar[str]
+
+    @property
+    def words(self) -> str:
+        """What the value type is called in messages."""
+        return self.policy.__name__
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """One axis of each array is no batch."""
+        return (1,) * len(self.policy._fields)
+
+    def arrays(self, p: Policy) -> tuple[Array, ...]:
+        """The policy's arrays in the order of its fields."""
+        return tuple(p)
+
+    def make(self, arrays: Sequence[Array]) -> Policy:
+        """The policy with these arrays."""
+        return self.policy(*arrays)
+
+    def batch_shape(self, p: Policy) -> tuple[int, ...]:
+        """The shape of the batch of states."""
+        return p.batch_shape
+
+    def check_one(self, name: str, p: Policy) -> None:
+        """See `trpl.families.protocol.Family.check_one`."""
+        fields = list(zip(p._fields, p, strict=True))
+        check_arrays(name, fields)
+        (first, x), shape = fields[0], tuple(p[0].shape)
+        for field, other in fields[1:]:
+            if tuple(other.shape) != shape:
+                raise ValueError(
+                    f"{name}.{first} and {name}.{field} must have one shape; got {shape} and {tuple(other.shape)}"
+                )
+        if x.ndim < 1 or shape[-1] == 0:
+            raise ValueError(f"{name}.{first} needs a last axis with the {self.entries}; got shape {shape}")
+
+    def check_pair(self, name: str, p: Policy, q: Policy) -> None:
+        """See `trpl.families.protocol.Family.check_pair`."""
+        if p.dim != q.dim:
+            raise ValueError(f"old policy has {q.dim} {self.entries}, {name} has {p.dim}")

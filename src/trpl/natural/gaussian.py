@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from trpl.engines import mT
@@ -66,26 +67,12 @@ def _entropy_of_diagonal(e: Engine, diag: Array) -> Array:
     return e.xp.sum(e.xp.log(diag), axis=-1) + 0.5 * diag.shape[-1] * math.log(2.0 * math.pi * math.e)
 
 
-class DiagPath(NamedTuple):
-    """Between two batches of Gaussians with standard deviations."""
+class Spectral:
+    """What diagonal and full Gaussians share: all that happens in the coordinates of the path."""
 
-    old_mean: Array
-    old_std: Array
     spectrum: Spectrum
     floor: float = 0.0
     narrows: None = None
-
-    @classmethod
-    def between(cls, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> DiagPath:
-        (mean, std), (old_mean, old_std) = predicted, old
-        change = (old_std - std) / std
-        shift = (mean - old_mean) / old_std
-        precision = (1.0 + change) * (1.0 + change)
-        return cls(
-            old_mean,
-            old_std,
-            Spectrum(precision, change * (2.0 + change), shift, _entropy_of_diagonal(e, old_std)),
-        )
 
     def spread(self, e: Engine) -> Array:
         return e.xp.sum((self.spectrum.precision * self.spectrum.shift) ** 2 + 0.5 * self.spectrum.excess**2, axis=-1)
@@ -102,6 +89,27 @@ class DiagPath(NamedTuple):
 
     def hottest(self, e: Engine, s: Array) -> float:
         return math.inf
+
+
+@dataclass(frozen=True)
+class DiagPath(Spectral):
+    """Between two batches of Gaussians with standard deviations."""
+
+    old_mean: Array
+    old_std: Array
+    spectrum: Spectrum
+
+    @classmethod
+    def between(cls, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> DiagPath:
+        (mean, std), (old_mean, old_std) = predicted, old
+        change = (old_std - std) / std
+        shift = (mean - old_mean) / old_std
+        precision = (1.0 + change) * (1.0 + change)
+        return cls(
+            old_mean,
+            old_std,
+            Spectrum(precision, change * (2.0 + change), shift, _entropy_of_diagonal(e, old_std)),
+        )
 
     def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:
         here = _local(e, self.spectrum, s, tau)
@@ -147,7 +155,8 @@ class DiagPath(NamedTuple):
         )
 
 
-class FullPath(NamedTuple):
+@dataclass(frozen=True)
+class FullPath(Spectral):
     """Between two batches of Gaussians with Cholesky factors; `basis` has the coordinates' axes in its columns."""
 
     old_mean: Array
@@ -156,8 +165,6 @@ class FullPath(NamedTuple):
     inverse: Array  # Uᵀ L_q⁻¹
     old_chol: Array
     spectrum: Spectrum
-    floor: float = 0.0
-    narrows: None = None
 
     @classmethod
     def between(cls, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> FullPath:
@@ -175,22 +182,6 @@ class FullPath(NamedTuple):
             _entropy_of_diagonal(e, e.diagonal(old_chol)),
         )
         return cls(old_mean, chol, old_chol @ mT(turn), inverse, old_chol, spectrum)
-
-    def spread(self, e: Engine) -> Array:
-        return DiagPath.spread(self, e)  # pyright: ignore[reportArgumentType]
-
-    def guess(self, e: Engine, room: Array) -> None:
-        return None
-
-    def along(self, e: Engine, s: Array) -> tuple[Array, Array]:
-        found = _moments(e, self.spectrum, s, None)
-        return found.kl, found.change
-
-    def moments(self, e: Engine, s: Array, tau: Array) -> Moments:
-        return _moments(e, self.spectrum, s, tau)
-
-    def hottest(self, e: Engine, s: Array) -> float:
-        return math.inf
 
     def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:
         here = _local(e, self.spectrum, s, tau)
