@@ -61,7 +61,7 @@ def configuration(agent: str, *, num_epochs: int, seed: int, folder: str, **sett
         "train_dir": folder,
         "reward_shaper": {"scale_value": 0.1},
         "num_actors": 16,
-        "horizon_length": 128,
+        "horizon_length": 64,
         "minibatch_size": 128,
         "mini_epochs": 10,
         "max_epochs": num_epochs,
@@ -85,6 +85,7 @@ def configuration(agent: str, *, num_epochs: int, seed: int, folder: str, **sett
         "ppo": True,
         "print_stats": False,
         "torch_compile": False,
+        "trust_region": {"mean_bound": 0.1, "cov_bound": 0.01},  # few updates and one action: above the defaults
     }
     algorithm = {"algo": {"name": ALGORITHMS[agent]}, "model": {"name": "continuous_a2c_logstd"}}
     return {"params": {"seed": seed, "torch_threads": 1, "network": network, "config": config | settings} | algorithm}
@@ -96,7 +97,7 @@ def train(agent: str = "TRPL", *, steps: int = 100_000, seed: int = 0, folder: s
         runner = Runner()
         register(runner)
         where = folder or temporary
-        chosen = configuration(agent, num_epochs=steps // 2048, seed=seed + 1, folder=where, **settings)
+        chosen = configuration(agent, num_epochs=steps // 1024, seed=seed + 1, folder=where, **settings)
         runner.load(chosen)
         made = runner.algo_factory.create(runner.algo_name, base_name="run", params=runner.params)
         made.train()

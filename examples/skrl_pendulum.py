@@ -20,6 +20,7 @@ from torch import nn
 from trpl.integrations.skrl import TRPL, TRPL_CFG
 
 AGENTS = {"TRPL": (TRPL, TRPL_CFG), "PPO": (PPO, PPO_CFG)}
+BOUNDS = {"mean_bound": 0.1, "cov_bound": 0.01}  # few updates and one action: larger than the defaults
 
 
 def network(num_inputs: int, num_outputs: int) -> nn.Sequential:
@@ -57,7 +58,7 @@ def make_agent(agent: str, env, *, rollouts: int, **settings: object):
     scaler = {"observation_preprocessor": RunningStandardScaler, "value_preprocessor": RunningStandardScaler}
     scaler |= {"observation_preprocessor_kwargs": {"size": env.observation_space, "device": env.device}}
     scaler |= {"value_preprocessor_kwargs": {"size": 1, "device": env.device}}
-    chosen = {"rollouts": rollouts, "learning_epochs": 10, "mini_batches": 16, "learning_rate": 1e-3}
+    chosen = {"rollouts": rollouts, "learning_epochs": 10, "mini_batches": 8, "learning_rate": 1e-3}
     chosen |= {"discount_factor": 0.9, "gae_lambda": 0.95, "time_limit_bootstrap": True, "value_loss_scale": 0.5}
     chosen |= {"experiment": {"write_interval": 0, "checkpoint_interval": 0}}
     return kind(
@@ -72,7 +73,8 @@ def train(agent: str = "TRPL", *, steps: int = 100_000, num_envs: int = 16, seed
     """Train with skrl's own trainer; `settings` are the agent's."""
     set_seed(seed)
     env = wrap_env(gymnasium.make_vec("Pendulum-v1", num_envs=num_envs), verbose=False)
-    made = make_agent(agent, env, rollouts=128, **settings)
+    settings = ({"trust_region": BOUNDS} if agent == "TRPL" else {}) | settings
+    made = make_agent(agent, env, rollouts=64, **settings)
     trainer = {
         "timesteps": steps // num_envs,
         "headless": True,

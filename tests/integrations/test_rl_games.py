@@ -25,7 +25,14 @@ from trpl.entropy_schedule import exponential
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")
 pendulum = example("rl_games_pendulum")
 VERSION = metadata.version("rl_games")
-SMALL = {"num_actors": 4, "horizon_length": 16, "minibatch_size": 32, "mini_epochs": 2, "learning_rate": 1e-2}
+SMALL = {
+    "trust_region": {},
+    "num_actors": 4,
+    "horizon_length": 16,
+    "minibatch_size": 32,
+    "mini_epochs": 2,
+    "learning_rate": 1e-2,
+}
 
 
 def agent(tmp_path, *, epochs=3, seed=0, rnn=False, per_state=False, **settings):
