@@ -26,7 +26,7 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = {
     "mujoco": {"policy_epochs": 10, "learning_rate": 3e-4, "learning_rate_vf": 2.5e-4, "minibatch_size": 64},
     "humanoid": {"policy_epochs": 10, "learning_rate": 1e-4, "learning_rate_vf": 1e-4, "minibatch_size": 512},
     "reacher": {"policy_epochs": 20, "learning_rate": 1e-4, "learning_rate_vf": 1e-4, "minibatch_size": 512},
-    "episodic": {"policy_epochs": 50, "learning_rate": 1e-3},
+    "episodic": {"policy_epochs": 20, "learning_rate": 1e-3},
 }
 CODE_LEVEL = {"normalise_rewards": True, "observation_clip": 10.0, "reward_clip": 10.0, "value_clip": 0.2}
 
