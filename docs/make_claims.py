@@ -2,32 +2,39 @@
 
     python docs/make_claims.py
 
-Writes docs/generated/claims.md, which the page on results includes. A claim is a list of comparisons; each is decided
-by Student's interval of the difference of two methods' means on one task: it holds when the interval lies above 0, does
-not when it lies below, and is undecided in between, with the number of seeds it would take to see a difference of the
-size seen in four of five repetitions. Runs of different folders are never compared with each other.
+Writes docs/generated/claims.md and kept.md, which the page on results includes. A claim is a list of comparisons; each
+is decided by Welch's interval of the difference of two methods' means on one task (a seed of one method has nothing in
+common with the same seed of another): it holds when the interval lies above 0, does not when it lies below, and is
+undecided in between, with the number of seeds it would take to see a difference of the size seen in four of five
+repetitions. Runs of different folders are never compared with each other.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from table1 import ROOT, runs_of
 
+from trpl.methods.registry import known
 from trpl.reports import statistics, student
-from trpl.reports.reading import Run, read_runs
-from trpl.reports.scores import early_window, final_window
+from trpl.reports.reading import Run
+from trpl.reports.scores import comparable_result, early_window, final_window
 
-ROOT = Path(__file__).resolve().parent.parent
-REACHER, HUMANOID = "reacher", "humanoid"
-TABLES = {"table1": "Full budget of the paper", "first": "A million steps, a third of the budget"}
-SMALL = ("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Ant-v4")
+TABLE, REACHER, HUMANOID, ALPHA = "table1", "reacher", "humanoid", "alpha"
+LONG, FIRST = "long", "first"  # earlier commits: the whole budget, and a third of it
+CHEETAH, ANT, HUMAN = "HalfCheetah-v4", "Ant-v4", "trpl/HumanoidPaper-v4"
+REACH = "trpl/Reacher5Sparse-v0"
+SMALL = ("Hopper-v4", "Walker2d-v4", CHEETAH, ANT)
 PROJECTIONS = ("kl", "w2", "frobenius")
-BEFORE_THE_AUDIT = ("first", "long")  # measured the covariance after it was set, which says nothing of its bound
+BEFORE_THE_AUDIT = (FIRST, LONG)  # measured the covariance after it was set, which says nothing of its bound
 FIRST_EPOCHS = 20  # left out where the constancy of the KL is measured
+FINAL, EARLY, STEADY, NEAR = "final return", "return at 20 %", "steadiness of the KL", "nearness of the network"
+HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "undecided", "not enough runs yet"
 
 Measure = Callable[[Run], float | None]
+Runs = dict[tuple[str, str], list[Run]]
 
 
 def mean_of(window: np.ndarray | None) -> float | None:
@@ -42,10 +49,16 @@ def variation(run: Run) -> float | None:
     return -float(kl.std() / kl.mean())
 
 
+def nearness(run: Run) -> float | None:
+    """Mean distance of the network's means to the old policy's, over epochs; negative, so that larger is nearer."""
+    return -float(run.metrics.values["before_mean"].mean()) if run.finished else None
+
+
 MEASURES: dict[str, Measure] = {
-    "final return": lambda run: mean_of(final_window(run)),
-    "return at 20 %": lambda run: mean_of(early_window(run)),
-    "steadiness of the KL": variation,
+    FINAL: lambda run: mean_of(final_window(run)),
+    EARLY: lambda run: mean_of(early_window(run)),
+    STEADY: variation,
+    NEAR: nearness,
 }
 
 
@@ -56,103 +69,190 @@ class Comparison(NamedTuple):
     task: str
     first: str
     second: str
-    measure: str = "final return"
+    measure: str = FINAL
 
 
-def claims(table: str) -> Iterator[tuple[str, list[Comparison]]]:
-    """The claims of the paper's section on experiments, as comparisons of runs in the folder `table`."""
-    cheetah = "HalfCheetah-v4"
-    order = [("ppo-m", "ppo"), ("ppo", "papi"), *((p, "ppo-m") for p in PROJECTIONS)]
-    yield (
-        "HalfCheetah, final: the projections are above PPO-M, PPO-M above PPO, PPO above PAPI",
-        [Comparison(table, cheetah, *pair) for pair in order],
-    )
-    yield (
-        "KL is the best projection without entropy control",
-        [
-            Comparison(HUMANOID if "Humanoid" in task else table, task, "kl", other)
-            for task in ("Walker2d-v4", cheetah, "Ant-v4", "trpl/HumanoidPaper-v4")
-            for other in ("w2", "frobenius")
-        ],
-    )
-    yield (
-        "PPO-M is below the projections on the small tasks",
-        [Comparison(table, task, p, "ppo-m") for task in SMALL for p in PROJECTIONS],
-    )
-    yield (
-        "Entropy control raises the final return on HalfCheetah and Ant",
-        [Comparison(table, task, f"{p}-e", p) for task in (cheetah, "Ant-v4") for p in PROJECTIONS],
-    )
-    yield (
-        "Entropy control is slower on Ant at 20 %",
-        [Comparison(table, "Ant-v4", p, f"{p}-e", "return at 20 %") for p in PROJECTIONS],
-    )
-    yield (
-        "The KL per epoch is steadier with projections than with PPO-M",
-        [Comparison(table, task, p, "ppo-m", "steadiness of the KL") for task in SMALL for p in PROJECTIONS],
-    )
-    reacher = "trpl/Reacher5Sparse-v0"
-    yield (
-        "Reacher: the projections are above the baselines without context",
-        [
-            Comparison(REACHER, reacher, f"{p} shared", f"{other} shared")
-            for p in PROJECTIONS
-            for other in ("ppo", "ppo-m")
-        ],
-    )
-    yield (
-        "Reacher: W2 and KL gain with a covariance per state",
-        [Comparison(REACHER, reacher, f"{p} contextual", f"{p} shared") for p in ("w2", "kl")],
-    )
+class Claim(NamedTuple):
+    """What the paper says, as comparisons of runs; one without any is decided `elsewhere`."""
+
+    letter: str
+    words: str
+    comparisons: Sequence[Comparison] = ()
+    elsewhere: str = ""
 
 
-def runs_by_name(folder: str) -> dict[tuple[str, str], list[Run]]:
+def claims() -> list[Claim]:
+    """The claims of the paper that are more robust than single numbers."""
+    order = [*((p, "ppo-m") for p in PROJECTIONS), ("ppo-m", "ppo"), ("ppo", "papi"), ("kl", "ppo")]
+    gains = [Comparison(TABLE, task, f"{p}-e", p) for task in (CHEETAH, ANT) for p in PROJECTIONS]
+    bare = [Comparison(REACHER, REACH, f"{p} shared", f"{b} shared") for p in PROJECTIONS for b in ("ppo", "ppo-m")]
+    context = [Comparison(REACHER, REACH, f"{p} contextual", f"{p} shared") for p in ("w2", "kl")]
+    no_context = [Comparison(REACHER, REACH, f"{p} shared", f"{p} contextual") for p in ("frobenius", "ppo", "ppo-m")]
+    weights = [("alpha=128", "alpha=8"), ("alpha=8", "alpha=0.5")]
+    return [
+        Claim(
+            "a",
+            "HalfCheetah, final: the projections are above PPO-M, PPO-M above PPO, PPO above PAPI; KL about 1400 above "
+            "PPO",
+            [*(Comparison(TABLE, CHEETAH, *pair) for pair in order), Comparison(LONG, CHEETAH, "kl", "ppo")],
+        ),
+        Claim(
+            "b",
+            "KL has the best final mean without entropy control on Walker2d, HalfCheetah, Ant and Humanoid",
+            [
+                Comparison(HUMANOID if task == HUMAN else TABLE, task, "kl", other)
+                for task in ("Walker2d-v4", CHEETAH, ANT, HUMAN)
+                for other in ("w2", "frobenius")
+            ],
+        ),
+        Claim(
+            "c",
+            "PPO-M is below the projections on the four small tasks, and slow on Humanoid",
+            [
+                *(Comparison(TABLE, task, p, "ppo-m") for task in SMALL for p in PROJECTIONS),
+                Comparison(HUMANOID, HUMAN, "kl", "ppo-m", EARLY),
+            ],
+        ),
+        Claim(
+            "d",
+            "Entropy control raises the final return on HalfCheetah and Ant, and speeds up Humanoid",
+            [*gains, Comparison(HUMANOID, HUMAN, "kl-e", "kl", EARLY)],
+        ),
+        Claim(
+            "e",
+            "Entropy control is slower on Ant at 20 %",
+            [Comparison(TABLE, ANT, p, f"{p}-e", EARLY) for p in PROJECTIONS],
+        ),
+        Claim(
+            "f",
+            "The KL per epoch is nearly constant for projections and erratic for PPO-M",
+            [Comparison(TABLE, task, p, "ppo-m", STEADY) for task in SMALL for p in PROJECTIONS],
+        ),
+        Claim(
+            "g",
+            "A smaller α lets the network's mean go nearer to its bound; small α resembles full regression (Figure 2)",
+            [Comparison(ALPHA, ANT, f"w2 {x}", f"w2 {y}", NEAR) for x, y in weights],
+        ),
+        Claim(
+            "h",
+            "Reacher: the projections are above the baselines without context; W2 and KL gain with a covariance per "
+            "state, Frobenius and the baselines do not",
+            [*bare, *context, *no_context],
+        ),
+        Claim(
+            "i",
+            "Theorem 1: what each projection does to the entropy",
+            elsewhere=f"{HOLDS} on random policies to rounding: `pytest tests/projections/test_entropy_order.py`",
+        ),
+        Claim(
+            "j",
+            "A layer costs little beside an update, at 512 × 17",
+            elsewhere="measured by `python benchmarks/layers.py`: [Speed](speed.md)",
+        ),
+    ]
+
+
+def runs_by_name(folder: str) -> Runs:
     """Runs of a folder by task and method, the variant after it where there is one: ENV/METHOD[/VARIANT]/seed-N."""
-    path = ROOT / "results" / folder
-    if not path.is_dir():
-        return {}
-    found: dict[tuple[str, str], list[Run]] = {}
-    for run in read_runs([path])[0]:
+    found: Runs = {}
+    for run in runs_of(folder):
         variant = run.path.parent.name
         name = run.method if variant == run.method else f"{run.method} {variant}"
         found.setdefault((run.env_id, name), []).append(run)
     return found
 
 
-def values_by_seed(runs: list[Run], measure: Measure) -> dict[int, float]:
-    values = {run.seed: measure(run) for run in runs}
-    return {seed: value for seed, value in values.items() if value is not None}
+class Decision(NamedTuple):
+    """How a comparison came out: one of HOLDS, FAILS, OPEN, MISSING, and its line of a table."""
+
+    verdict: str
+    line: str
 
 
-def decided(comparison: Comparison, known: dict[str, dict[tuple[str, str], list[Run]]]) -> str:
-    """One line of the table."""
-    runs, measure = known[comparison.folder], MEASURES[comparison.measure]
-    x, y = (values_by_seed(runs.get((comparison.task, n), []), measure) for n in (comparison.first, comparison.second))
-    what = f"| {comparison.task} | {comparison.first} above {comparison.second} | {comparison.measure} "
-    shared = sorted(x.keys() & y.keys())
-    paired = len(shared) >= 2
-    first, second = (np.array([v[s] for s in shared] if paired else list(v.values())) for v in (x, y))
+def decided(comparison: Comparison, runs: Runs) -> Decision:
+    """Decide a comparison by Welch's interval."""
+    task, measure = comparison.task, MEASURES[comparison.measure]
+    names = comparison.first, comparison.second
+    values = [[measure(run) for run in runs.get((task, name), [])] for name in names]
+    first, second = (np.array([value for value in found if value is not None]) for found in values)
+    what = f"| {task.removeprefix('trpl/')} | {comparison.first} above {comparison.second} | {comparison.measure} "
+    what += f"| {len(first)}, {len(second)} "
     if len(first) < 2 or len(second) < 2:
-        return f"{what}| {len(x)}, {len(y)} | – | – | not enough runs yet |"
+        return Decision(MISSING, f"{what}| – | – | {paper_difference(comparison, runs)} | {MISSING} |")
     generator = np.random.default_rng(0)
-    found = statistics.compare(statistics.mean_difference, [first], [second], paired=paired, generator=generator)
+    found = statistics.compare(statistics.mean_difference, [first], [second], paired=False, generator=generator)
     value, low, high = (float(part) for part in found)
-    if low > 0:
-        verdict = "**holds**"
-    elif high < 0:
-        verdict = "**does not hold**"
-    else:
-        spread = np.std(first - second, ddof=1) if paired else math.hypot(np.std(first, ddof=1), np.std(second, ddof=1))
-        verdict = f"undecided; about {student.runs_needed(value, float(spread))} seeds would tell"
-    digits = 2 if abs(value) < 10 else 0
+    verdict = HOLDS if low > 0 else FAILS if high < 0 else OPEN
+    words = f"**{verdict}**"
+    if verdict == OPEN:
+        spread = math.hypot(np.std(first, ddof=1), np.std(second, ddof=1))
+        words = f"undecided; about {student.runs_needed(value, spread)} seeds would tell"
+    digits = 4 if abs(value) < 0.1 else 2 if abs(value) < 10 else 0
     interval = f"{low:.{digits}f} … {high:.{digits}f}"
-    return f"{what}| {len(x)}, {len(y)} | {value:.{digits}f} | {interval} | {verdict} |"
+    paper = paper_difference(comparison, runs)
+    return Decision(verdict, f"{what}| {value:.{digits}f} | {interval} | {paper} | {words} |")
+
+
+def paper_difference(comparison: Comparison, runs: Runs) -> str:
+    """The same difference in the paper's Table 1, where the budget is the same."""
+    column = {FINAL: "final", EARLY: "early"}.get(comparison.measure)
+    numbers = []
+    for name in (comparison.first, comparison.second):
+        mine = runs.get((comparison.task, name))
+        paper = comparable_result(name, comparison.task, mine[0].total_steps) if mine and column else None
+        numbers.append(paper[column][0] if paper and column else None)
+    return "–" if None in numbers else f"{numbers[0] - numbers[1]}"
+
+
+def verdict_of(decisions: Sequence[Decision]) -> str:
+    """How many comparisons of a claim came out how."""
+    counts = Counter(decision.verdict for decision in decisions)
+    if set(counts) == {MISSING}:
+        return MISSING
+    if set(counts) == {HOLDS}:
+        return f"**{HOLDS}**"
+    listed = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (HOLDS, FAILS, OPEN) if counts[verdict])
+    missing = f"; {counts[MISSING]} not run" if counts[MISSING] else ""
+    return f"of {len(decisions)} comparisons {listed}{missing}"
+
+
+HEADER = ["| task | claim | measure | seeds | difference | 95 % | paper | verdict |"]
+HEADER += ["| --- | --- | --- | ---: | ---: | ---: | ---: | --- |"]
+
+
+def claim_text() -> str:
+    """A table of all claims, then the comparisons of those that have runs, at last those of a third of the budget."""
+    every = claims()
+    runs = {folder: runs_by_name(folder) for folder in (TABLE, REACHER, HUMANOID, ALPHA, LONG, FIRST)}
+    summary = ["| | claim | here |", "| --- | --- | --- |"]
+    details, shorter = [], []
+    for claim in every:
+        decisions = [decided(comparison, runs[comparison.folder]) for comparison in claim.comparisons]
+        here = verdict_of(decisions) if decisions else claim.elsewhere
+        summary.append(f"| {claim.letter} | {claim.words} | {here} |")
+        shown = [decision.line for decision in decisions if decision.verdict != MISSING]
+        details += [f"**({claim.letter}) {claim.words}.**", "", *HEADER, *shown, ""] if shown else []
+        for comparison in claim.comparisons:
+            if comparison.folder == TABLE:
+                decision = decided(comparison, runs[FIRST])
+                shorter += [decision.line] if decision.verdict != MISSING and decision.line not in shorter else []
+    used = [by for folder, by in runs.items() if folder != FIRST]
+    caption = f"*`python docs/make_claims.py`; runs of commit {commits_of(used)}*"
+    earlier = commits_of([runs[FIRST]])
+    words = f"**The same comparisons at a million steps**, a third of the paper's budget (commit {earlier}):"
+    return "\n".join([*summary, "", caption, "", *details, words, "", *HEADER, *shorter, ""])
+
+
+def commits_of(every: Sequence[Runs]) -> str:
+    """The commits of these runs, short."""
+    found = {run.commit[:8] for by in every for runs in by.values() for run in runs if run.commit}
+    return ", ".join(sorted(found)) or "– (none are in yet)"
 
 
 def bounds(folder: str, runs: list[Run]) -> str | None:
     """How the network kept to its bounds: cells of a table, or None for methods without separate bounds."""
     bound = runs[0].config.get("mean_bound")
-    if bound is None:
+    if bound is None or known(runs[0].method) is None:
         return None
     largest = [float(np.max(run.metrics.values["before_mean_max"])) for run in runs]
     outside = [float(np.mean(run.metrics.values["before_mean"] > bound)) for run in runs]
@@ -165,42 +265,26 @@ def bounds(folder: str, runs: list[Run]) -> str | None:
     return f"{bound:g} | {worst} | {' | '.join(shares)} |"
 
 
-def bound_lines(folder: str, known: dict[tuple[str, str], list[Run]]) -> list[str]:
+def kept_text() -> str:
+    """How the network kept to its bounds, for all records."""
     lines = [
-        "| records | task | method | seeds | mean bound | worst state | mean outside | covariance binds |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| records | task | method | steps | seeds | mean bound | worst state | mean outside | covariance binds |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for (task, name), runs in sorted(known.items()):
-        finished = [run for run in runs if run.finished]
-        if finished and (cells := bounds(folder, finished)):
-            lines.append(f"| {folder} | {task} | {name} | {len(finished)} | {cells}")
-    return lines if len(lines) > 2 else []
-
-
-def claim_lines(table: str) -> list[str]:
-    known = {folder: runs_by_name(folder) for folder in (table, REACHER, HUMANOID)}
-    lines = []
-    for words, comparisons in claims(table):
-        rows = [decided(comparison, known) for comparison in comparisons]
-        if all(row.endswith("not enough runs yet |") for row in rows):
-            lines += [f"**{words}**: not enough runs yet.", ""]
-            continue
-        lines += [f"**{words}.**", "", "| task | claim | measure | seeds | difference | 95 % | verdict |"]
-        lines += ["| --- | --- | --- | ---: | ---: | ---: | --- |", *rows, ""]
-    commits = sorted({run.commit[:8] for by in known.values() for runs in by.values() for run in runs if run.commit})
-    return [*lines, f"*`python docs/make_claims.py`; runs of commit {', '.join(commits) or '– (none are in yet)'}*", ""]
+    for folder in (TABLE, "late", ALPHA, LONG, FIRST, REACHER, HUMANOID):
+        for (task, name), runs in sorted(runs_by_name(folder).items()):
+            finished = [run for run in runs if run.finished]
+            if finished and (cells := bounds(folder, finished)):
+                steps = f"{finished[0].total_steps / 1e6:.3g} M"
+                lines.append(
+                    f"| {folder} | {task.removeprefix('trpl/')} | {name} | {steps} | {len(finished)} | {cells}"
+                )
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    lines = []
-    for table, words in TABLES.items():
-        lines += [f"### {words}", "", *claim_lines(table)]
-    (ROOT / "docs" / "generated" / "claims.md").write_text("\n".join(lines), encoding="utf-8")
-    lines = []
-    for folder in (*TABLES, "long", REACHER, HUMANOID):
-        found = bound_lines(folder, runs_by_name(folder))
-        lines += [*found, ""] if found else []
-    (ROOT / "docs" / "generated" / "kept.md").write_text("\n".join(lines), encoding="utf-8")
+    for name, text in (("claims", claim_text()), ("kept", kept_text())):
+        (ROOT / "docs" / "generated" / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The results page's report and table, from the records in results/.
+"""The results page's tables, figures and reports, from the records in results/.
 
-    python docs/make_results.py
+    python docs/make_results.py [FOLDER ...]
 
-Runs `trpl report` on the records of each plan in results/ (results/first.toml has its records in results/first), puts
-the page and its pictures into docs/reports, and the table of returns into docs/generated/results.md, which the page on
-results includes.
+Table 1 and the table of what is in go to docs/generated, the report of each folder of records (`trpl report`) to
+docs/reports/NAME (of the folders that are given, or of all), and the paper's figures (`trpl figure`) to
+docs/reports/figures.
 """
 
 import csv
@@ -14,29 +14,86 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from table1 import RESULTS, ROOT, state, table1
+
 KEPT = ("index.html", "returns.png", "kl.png", "entropy.png", "table1.csv", "runs.csv")
+VARIANTS = {
+    "table1": "as_released",
+    "early": "as_released",
+    "late": "regression_weight",
+    "reacher": "contextual",
+    "alpha": "regression_weight",
+}
+APART = ("first", "long")  # folders whose budget or commit is another's: a table of their own
+FIGURES = {  # name: folder of records, what the paper calls it
+    "interpolation": (None, "Figure 1"),
+    "kl-change": ("table1", "Figure 2, left"),
+    "penalty-ablation": ("alpha", "Figure 2, centre"),
+    "reacher": ("reacher", "Figure 2, right"),
+    "curves": ("table1", "appendix, learning curves"),
+    "entropy-curves": ("table1", "appendix, learning curves with entropy control"),
+}
+GENERATED, REPORTS = ROOT / "docs" / "generated", ROOT / "docs" / "reports"
 
 
 def main() -> None:
-    sections = []
-    for plan in sorted((ROOT / "results").glob("*.toml")):
-        records = plan.with_suffix("")
-        if not records.is_dir():
+    for name, text in (("state", state()), ("table1", table1()), ("figures", figures())):
+        (GENERATED / f"{name}.md").write_text(text, encoding="utf-8")
+    every = sorted(path.name for path in RESULTS.iterdir() if path.is_dir() and path.name != "reacher-first")
+    for folder in sys.argv[1:] or every:
+        report(folder)
+    sections = [section(folder) for folder in APART if (RESULTS / folder).is_dir()]
+    (GENERATED / "results.md").write_text("\n".join(sections), encoding="utf-8")
+
+
+def trpl(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trpl.cli", *words], cwd=ROOT, text=True, stderr=subprocess.PIPE, check=False
+    )
+
+
+def report(folder: str) -> None:
+    """`trpl report` of a folder of records."""
+    place = REPORTS / folder
+    place.mkdir(parents=True, exist_ok=True)
+    by = ["--by", VARIANTS[folder]] if folder in VARIANTS else []
+    with tempfile.TemporaryDirectory() as made:
+        trpl("report", *sources(folder), "--out", made, *by).check_returncode()
+        for name in KEPT:
+            if Path(made, name).exists():
+                shutil.copy(Path(made, name), place / name)
+
+
+def sources(folder: str) -> list[str]:
+    """What a report is made of: its own records, and beside Table 1 the 20 % column as released."""
+    released = sorted(RESULTS.glob("early/*/*/released")) if folder == "table1" else []
+    return [str(path.relative_to(ROOT)) for path in (RESULTS / folder, *released)]
+
+
+def figures() -> str:
+    """`trpl figure` for each of the paper's figures; a line for one whose records are not in."""
+    lines = []
+    for name, (folder, words) in FIGURES.items():
+        command = f"trpl figure {name}" + (f" results/{folder}" if folder else "")
+        if folder and not (RESULTS / folder).is_dir():
+            lines.append(f"*{words}: `{command}`; there are no such runs in `results/{folder}` yet.*\n")
             continue
-        words = ["report", str(records.relative_to(ROOT)), "--out"]
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, "-m", "trpl.cli", *words, folder], cwd=ROOT, check=True)
-            place = ROOT / "docs" / "reports" / plan.stem
-            place.mkdir(parents=True, exist_ok=True)
-            for name in KEPT:
-                shutil.copy(Path(folder, name), place / name)
-        command = f"trpl sweep results/{plan.name} --out runs/{plan.stem} --results results/{plan.stem}"
-        commits = ", ".join(sorted({commit[:8] for commit in column(place / "runs.csv", "commit")}))
-        report = f"[report](reports/{plan.stem}/index.html)"
-        sections.append(f"{table(place / 'table1.csv')}\n\n*`{command}`, commit {commits}; {report}*\n")
-    out = ROOT / "docs" / "generated" / "results.md"
-    out.write_text("\n".join(sections), encoding="utf-8")
+        made = trpl(*command.split()[1:], "--out", str(REPORTS / "figures"))
+        if made.returncode:
+            lines.append(f"*{words}: `{command}`; there are no such runs in `results/{folder}` yet.*\n")
+            continue
+        (REPORTS / "figures" / f"{name}.svg").unlink()
+        lines.append(f"![{words}](reports/figures/{name}.png)\n\n*{words}: `{command}`*\n")
+    return "\n".join(lines)
+
+
+def section(folder: str) -> str:
+    """The table of a report, with its command and commit."""
+    place = REPORTS / folder
+    command = f"trpl sweep results/{folder}.toml --out runs/{folder} --results results/{folder}"
+    commits = ", ".join(sorted({commit[:8] for commit in column(place / "runs.csv", "commit")}))
+    link = f"[report](reports/{folder}/index.html)"
+    return f"{table(place / 'table1.csv')}\n\n*`{command}`, commit {commits}; {link}*\n"
 
 
 def table(file: Path) -> str:

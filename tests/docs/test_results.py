@@ -1,0 +1,79 @@
+"""The page of results and the records it is made from."""
+
+import gzip
+import json
+import re
+import sys
+
+import pytest
+from blocks import ROOT
+
+PAGE, GENERATED, RESULTS = ROOT / "docs" / "results.md", ROOT / "docs" / "generated", ROOT / "results"
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The module of this name in docs/."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    for name in ("table1", "make_claims"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    def load(name):
+        return __import__(name)
+
+    return load
+
+
+@pytest.mark.parametrize("name", ["state", "table1"])
+def test_tables_are_those_of_the_records(made, name):
+    text = getattr(made("table1"), name)()
+    assert (GENERATED / f"{name}.md").read_text() == text, "run python docs/make_results.py"
+
+
+@pytest.mark.parametrize("name", ["claim", "kept"])
+def test_claims_are_decided_by_the_records(made, name):
+    text = getattr(made("make_claims"), f"{name}_text")()
+    file = {"claim": "claims.md", "kept": "kept.md"}[name]
+    assert (GENERATED / file).read_text() == text, "run python docs/make_claims.py"
+
+
+def test_every_claim_stands_on_the_page(made):
+    letters = [claim.letter for claim in made("make_claims").claims()]
+    assert letters == list("abcdefghij")
+
+
+def folders(made):
+    names = {entry.records for entry in made("table1").sets()}
+    return [RESULTS / name for name in sorted(names) if (RESULTS / name).is_dir()]
+
+
+def test_no_table_mixes_commits(made):
+    """One commit per folder: runs of others may have other bits."""
+    for folder in folders(made):
+        commits = {json.loads(file.read_text())["commit"] for file in folder.rglob("config.json")}
+        assert len(commits) == 1, f"{folder} has runs of {commits}"
+
+
+def test_records_are_whole(made):
+    """Each has its files, and as many epochs as its budget, or its stop, asks for."""
+    for config in (file for folder in folders(made) for file in folder.rglob("config.json")):
+        settings = json.loads(config.read_text())["config"]
+        wanted = min(settings["total_steps"], settings.get("stop_after") or settings["total_steps"])
+        lines = gzip.decompress((config.parent / "metrics.jsonl.gz").read_bytes()).splitlines()
+        assert json.loads(lines[-1])["steps"] >= wanted, config.parent
+        assert len(lines) == -(-wanted // settings["rollout_size"]), config.parent
+
+
+def test_the_page_includes_what_is_generated_and_writes_no_return_by_hand():
+    page = PAGE.read_text()
+    for name in ("state", "table1", "results", "claims", "kept", "figures", "reacher"):
+        assert f'--8<-- "docs/generated/{name}.md"' in page
+        assert (GENERATED / f"{name}.md").exists()
+    text = re.sub(r"`[^`]*`|\]\([^)]*\)", "", page)
+    assert not re.findall(r"\d{4}(?! steps)|−\d+\.\d", text), "a number of a run belongs into docs/generated"
+
+
+def test_the_commands_of_the_plans_say_where_the_records_are(made):
+    for entry in made("table1").sets():
+        assert entry.in_ <= entry.planned
+        assert entry.command in (RESULTS / f"{entry.name}.toml").read_text(), entry.name
