@@ -38,3 +38,13 @@ def test_the_bound_is_held(kind, size, num):
     assert (np.abs(error) <= allowed)[s < 1].all()
     assert (s < 1).mean() > 0.3
     assert all((np.isneginf(x) == np.isneginf(y)).all() for x, y in zip(found.outputs, hard.old, strict=True))
+
+
+def test_a_long_step_that_is_corrected_to_a_short_one():
+    """One in 10,000 of the hard pairs: all higher terms of the step together cancel it, far from the root."""
+    p, q = np.array([[0.0025022, -0.00048115]]), np.array([[-151.502803, -172.62298758]])
+    bound = np.array([2.2109605547020683])
+    found = family_of(TYPES["categorical"](p)).solve(
+        NUMPY, TYPES["categorical"](p), TYPES["categorical"](q), bound, None, "free", whole=True
+    )
+    np.testing.assert_allclose(measured(["categorical"], [found.outputs], [(q,)])[0].astype(float), bound, rtol=BAR)

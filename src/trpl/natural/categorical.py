@@ -137,7 +137,8 @@ class Quick(NamedTuple):
 
         Where all exponents are small, log Z is the integral of its derivative, by those of both ends: as a sum of
         exponentials it would have no digits left there. Sure is who is at s = 1 and inside, or whose step is so short
-        that its fifth power is rounding; nobody with a class so heavy that e^x may be out of range.
+        that its fifth power is rounding; nobody with a class so heavy that e^x may be out of range. Newton's step must
+        be short: a long one may be corrected to a short one by chance.
         """
         xp = e.xp
         x = s[..., None] * self.u
@@ -158,15 +159,15 @@ class Quick(NamedTuple):
         bend = second - growth
         twist = third - growth * (3.0 * second - 2.0 * growth)
         warp = fourth - growth * (4.0 * third + 3.0 * second * second - growth * (12.0 * second - 6.0 * growth))
-        step = xp.log(self.room / kl) / growth
+        newton = xp.log(self.room / kl) / growth
         last = bend * (0.625 * bend * bend - (5 / 12) * twist) + warp / 24.0
-        step = step * (1.0 - step * (0.5 * bend - step * (0.5 * bend * bend - twist / 6.0 - step * last)))
+        step = newton * (1.0 - newton * (0.5 * bend - newton * (0.5 * bend * bend - twist / 6.0 - newton * last)))
         inside = (s == 1.0) & (kl <= self.room)
         following = xp.where(inside, 1.0, s * xp.exp(xp.clip(step, -LONGEST_STEP, LONGEST_STEP)))
         double = xp.finfo(s.dtype).bits == 64
         short, direct = (0.04, 1e-6) if double else (0.3, 1e-3)
         short = short / (2.0 + exponent)  # the larger the exponents, the more of the fifth power is left
-        last = inside | ((xp.abs(step) <= short) & (following < 1.0) & (mean * mean <= DRIFT * k2))
+        last = inside | ((xp.abs(newton) <= short) & (following < 1.0) & (mean * mean <= DRIFT * k2))
         trusted = (exponent < HEAVY) & (near | (self.room >= direct))
         return xp.where(following < 1.0, following, xp.where(following >= 1.0, 1.0, s)), last & trusted
 
