@@ -68,7 +68,7 @@ def ours(method: str, env_id: str, *, epochs: int, overrides: dict[str, Any]) ->
     import numpy as np
 
     from trpl.algorithms import Batch
-    from trpl.policies.acting import Actor
+    from trpl.policies.acting import make_actor
     from trpl.presets import preset
     from trpl.runs.trainer import Trainer
 
@@ -78,7 +78,9 @@ def ours(method: str, env_id: str, *, epochs: int, overrides: dict[str, Any]) ->
         for epoch in range(epochs + 1):
             start = time.process_time()
             steps = config.rollout_size // config.num_envs
-            rollout = trainer.collector.collect(Actor(trainer.state.policy), num_steps=steps, iteration=epoch)
+            rollout = trainer.collector.collect(
+                make_actor(trainer.state.policy, trainer.head), num_steps=steps, iteration=epoch
+            )
             between = time.process_time()
             rng = np.random.default_rng([config.seed, epoch])
             trainer.state, metrics = trainer.algorithm.update(trainer.state, Batch.of(rollout), rng)
@@ -100,12 +102,13 @@ def learner(method: str, *, overrides: dict[str, Any]) -> dict[str, float]:
     import numpy as np
 
     from trpl.algorithms import Batch, make_algorithm
+    from trpl.policies.heads import GaussianHead
     from trpl.presets import preset
 
     seconds = []
     for policy_epochs in (10, 20):
         config = preset(method, "HalfCheetah-v4", policy_epochs=policy_epochs, **overrides)
-        algorithm = make_algorithm(config, obs_size=17, action_size=6)
+        algorithm = make_algorithm(config, obs_size=17, head=GaussianHead(6))
         rng = np.random.default_rng(0)
         x = rng.standard_normal((config.rollout_size, 1, 17), dtype=np.float32)
         rewards = rng.standard_normal((config.rollout_size, 1), dtype=np.float32)

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from trpl import cli
+from trpl.policies.heads import GaussianHead
 from trpl.presets import preset
 from trpl.runs.progress import Progress
 
@@ -257,7 +258,7 @@ def test_progress_is_a_bar_or_lines(terminal, monkeypatch):
     progress = Progress(config, console=Console(file=screen, force_terminal=terminal, width=160))
     metrics = {"train_return": None, "kl": 0.0123, "entropy": 4.5, "steps_per_second": 9876.0}
     with progress:
-        progress.begin(0)
+        progress.begin(0, GaussianHead(2))
         now = 102.0
         progress.update(1, metrics, 321.0)
         now = 104.0  # steps per second by the clock, not those of training alone

@@ -228,12 +228,13 @@ def play(argv: list[str]) -> int:
     if args.live == bool(args.video):
         raise UsageError("give --video FILE to write a video, or --live to see it in a window")
     from trpl.policies import load_policy
-    from trpl.rollouts import Task, video
+    from trpl.rollouts import video
     from trpl.runs.folder import locate, read_config
+    from trpl.runs.trainer import task_of
 
     run, checkpoint = locate(args.run)
     config = read_config(run)
-    policy, task = load_policy(checkpoint), Task(config.env_id, config.env_kwargs)
+    policy, task = load_policy(checkpoint), task_of(config)
     how = {"episodes": args.episodes, "seed": args.seed, "max_steps": args.max_steps}
     if args.live:
         returns, shown = video.show(policy, task, **how), config.env_id

@@ -6,8 +6,13 @@
 
 from __future__ import annotations
 
-from trpl.types import Array
+from trpl.engines import engine_of
+from trpl.families import Policy, entropy, family_of
+from trpl.gaussians import DiagGaussian, FullGaussian
+from trpl.projections.joint_kl import entropy_range
+from trpl.types import Array, PerState
 
+REACH = 0.9  # of the entropies within a KL bound: at the very edge only one policy is left, and no gradient
 SCHEDULES = ("none", "exponential", "linear")
 
 
@@ -68,3 +73,27 @@ def scheduled(
         return linear(initial=initial, target=target, progress=progress, dim=dim)
     assert temperature is not None
     return exponential(initial=initial, target=target, temperature=temperature, progress=progress, dim=dim)
+
+
+def within_reach(target: Array, old: Policy, bound: Array | float) -> PerState:
+    """Find the entropy nearest to the target that policies within a KL bound of the old one have.
+
+    Where one bound holds for everything, no policy may exist that has the target's entropy too.
+
+    Args:
+        target: The entropy asked for, one for all states or one for each.
+        old: The policy around which the bound lies.
+        bound: The bound on the whole KL.
+
+    Returns:
+        An entropy for each state; for Gaussians one for each covariance.
+    """
+    family = family_of(old)
+    e, here = engine_of(*family.arrays(old)), entropy(old)
+    limit = e.asarray(bound, here)
+    if isinstance(old, DiagGaussian | FullGaussian):
+        least, most = entropy_range(limit, old.dim)
+    else:
+        lowest, highest = family.entropy_range(e, old, limit)  # type: ignore[misc]
+        least, most = lowest - here, highest - here
+    return here + e.xp.clip(target - here, REACH * least, REACH * most)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from array_api_compat import array_namespace
 
-from trpl.gaussians import Gaussian, entropy
+from trpl.families import Policy, entropy
 from trpl.types import Array
 
 
@@ -75,7 +75,7 @@ class TrustRegionLoss(NamedTuple):
 
 
 def trust_region_loss(
-    projected: Gaussian,
+    projected: Policy,
     *,
     log_ratio: Array,
     advantages: Array,

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 
 from trpl.algorithms import Batch, make_algorithm
+from trpl.policies.heads import GaussianHead
 from trpl.presets import preset
 
 OBS, ACT, STEPS, ENVS = 3, 2, 24, 2
@@ -39,7 +40,7 @@ def batch(seed=0):
 
 
 def algorithm(settings):
-    return make_algorithm(settings, obs_size=OBS, action_size=ACT)
+    return make_algorithm(settings, obs_size=OBS, head=GaussianHead(ACT))
 
 
 def init(settings, *, seed=0):

@@ -13,7 +13,8 @@ from trpl.algorithms import head_projection as heads
 from trpl.algorithms.learner import Learner, LearnerState, Samples
 from trpl.gaussians import DiagGaussian, FullGaussian, entropy, kl_parts, log_prob
 from trpl.losses import normalised, surrogate
-from trpl.policies.networks import GaussianPolicy
+from trpl.policies.heads import GaussianHead
+from trpl.policies.networks import PolicyNetwork
 from trpl.presets import preset
 
 OBS, ACT, STEPS = 5, 3, 64
@@ -45,7 +46,7 @@ def random_batch(seed=0, num_steps=STEPS):
 
 @cache
 def algorithm_of(method, **changes):
-    return make_algorithm(preset(method, "HalfCheetah-v4", **TINY | changes), obs_size=OBS, action_size=ACT)
+    return make_algorithm(preset(method, "HalfCheetah-v4", **TINY | changes), obs_size=OBS, head=GaussianHead(ACT))
 
 
 def trained(method, *, updates=1, **changes):
@@ -66,7 +67,7 @@ project, expected_kl, project_once = map(jax.jit, (heads.project, heads.expected
 def random_case(seed, *, covariance="diagonal", spread=1.0):
     """A region around some q for the intermediate policy's features, and a candidate some way off."""
     rng = np.random.default_rng(seed)
-    policy = GaussianPolicy(obs_size=OBS, action_size=ACT, hidden_sizes=(8,), covariance=covariance)
+    policy = PolicyNetwork(obs_size=OBS, head=GaussianHead(ACT, covariance), hidden_sizes=(8,))
     shapes = jax.eval_shape(policy.init, jax.random.key(0))
     old_weights = {name: (0.3 * rng.normal(size=w.shape)).astype(np.float32) for name, w in shapes.items()}
     weights = {name: w + (0.05 * rng.normal(size=w.shape)).astype(np.float32) for name, w in old_weights.items()}
@@ -80,7 +81,11 @@ def random_case(seed, *, covariance="diagonal", spread=1.0):
 def build_case(policy, old_weights, weights, observations, way, raw):
     old = policy(old_weights, observations)
     region, features = papi.region_of(policy, weights, Samples(observations, None, None, None, None, old, None))
-    return region, features, heads.Candidate(region.head + way, policy.gaussian(old.mean[:1], raw))
+    return (
+        region,
+        features,
+        heads.Candidate(region.head + way, policy.head.distribution({"mean": old.mean[:1], policy.head.spread: raw})),
+    )
 
 
 @jax.jit
@@ -242,7 +247,7 @@ def test_an_entropy_that_has_fallen_is_held():
 def test_gradient_steps_improve_what_roll_back_left():
     """On the same data: through the projection the surrogate gets better, still within the bound."""
     config = preset("papi", "HalfCheetah-v4", **TINY | HELD)
-    networks = Learner.of(config, obs_size=OBS, action_size=ACT)
+    networks = Learner.of(config, obs_size=OBS, head=GaussianHead(ACT))
 
     @jax.jit
     def loss(state, start):

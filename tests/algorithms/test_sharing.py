@@ -6,7 +6,7 @@ import pytest
 import small
 
 from trpl import DiagGaussian, FullGaussian, entropy
-from trpl.policies.heads import share_covariance as shared
+from trpl.policies.covariances import share_covariance as shared
 
 RNG = np.random.default_rng(3)
 

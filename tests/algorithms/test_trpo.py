@@ -11,7 +11,8 @@ from jax.flatten_util import ravel_pytree
 from trpl.algorithms import Batch, make_algorithm, trpo
 from trpl.algorithms.learner import Samples
 from trpl.gaussians import kl_parts
-from trpl.policies.networks import GaussianPolicy
+from trpl.policies.heads import GaussianHead
+from trpl.policies.networks import PolicyNetwork
 from trpl.presets import preset
 
 OBS, ACT, STEPS = 4, 2, 48
@@ -40,7 +41,7 @@ def random_batch(seed=0, *, scale=1.0):
 
 @cache
 def algorithm_of(**changes):
-    return make_algorithm(preset("trpo", "HalfCheetah-v4", **TINY | changes), obs_size=OBS, action_size=ACT)
+    return make_algorithm(preset("trpo", "HalfCheetah-v4", **TINY | changes), obs_size=OBS, head=GaussianHead(ACT))
 
 
 def trained(*, updates=1, **changes):
@@ -57,9 +58,7 @@ def trained(*, updates=1, **changes):
 @pytest.mark.parametrize(("covariance", "contextual"), KINDS)
 def test_the_direction_is_that_of_an_explicit_fisher_solve(covariance, contextual):
     with jax.enable_x64(True):
-        policy = GaussianPolicy(
-            obs_size=OBS, action_size=ACT, hidden_sizes=(4,), covariance=covariance, contextual=contextual
-        )
+        policy = PolicyNetwork(obs_size=OBS, head=GaussianHead(ACT, covariance, contextual), hidden_sizes=(4,))
         rng = np.random.default_rng(0)
         shapes = jax.eval_shape(policy.init, jax.random.key(0))
         weights = {name: jnp.asarray(0.4 * rng.normal(size=w.shape)) for name, w in shapes.items()}

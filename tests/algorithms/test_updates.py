@@ -10,7 +10,8 @@ import restated
 import small
 
 from trpl.gaussians import DiagGaussian, entropy
-from trpl.policies.networks import GaussianPolicy
+from trpl.policies.heads import GaussianHead
+from trpl.policies.networks import PolicyNetwork
 
 OTHER = {"discount": 0.9, "gae_lambda": 0.7, "gradient_clip": 0.5, "entropy_weight": 0.05, "regression_weight": 2.0}
 # options of an update and a method that has them; the restatement shows their effect, the trainer equals the
@@ -130,7 +131,7 @@ def test_measurements_are_those_of_the_policy_that_acts_next():
     settings = small.config("kl", contextual=True)
     start = jax.device_get(small.init(settings))
     state, metrics = small.update(settings)
-    policy = GaussianPolicy(obs_size=small.OBS, action_size=small.ACT, hidden_sizes=(5, 4), contextual=True)
+    policy = PolicyNetwork(obs_size=small.OBS, head=GaussianHead(small.ACT, contextual=True), hidden_sizes=(5, 4))
     observations = small.batch().observations.reshape(-1, small.OBS)
     new, old = (policy(weights, observations) for weights in (state.policy, start.policy))
     ratio = np.square(new.std / old.std)

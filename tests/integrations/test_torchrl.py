@@ -14,10 +14,17 @@ with warnings.catch_warnings():
     from torchrl.collectors import Collector
     from torchrl.data import Bounded
     from torchrl.envs import GymEnv
-    from torchrl.modules import IndependentNormal, NormalParamExtractor, ProbabilisticActor, TanhNormal, ValueOperator
+    from torchrl.modules import (
+        IndependentNormal,
+        NormalParamExtractor,
+        OneHotCategorical,
+        ProbabilisticActor,
+        TanhNormal,
+        ValueOperator,
+    )
     from torchrl.objectives.value import GAE
 
-from trpl import DiagGaussian, entropy, kl_parts
+from trpl import Categorical, DiagGaussian, entropy, kl, kl_parts
 from trpl.integrations.torchrl import ProjectionModule, SharedScale, TRPLLoss
 from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 
@@ -202,3 +209,37 @@ def test_collector_gae_and_loss_in_a_loop():
         assert found["kl"].item() > 0.0
         assert np.isfinite([found[key].item() for key in loss.out_keys]).all()
         head.set_(loss.projected(data.reshape(-1)).std)
+
+
+def class_actor(distribution_class, **kwargs):
+    module = TensorDictModule(nn.Linear(3, 4), in_keys=["observation"], out_keys=["logits"])
+    return ProbabilisticActor(
+        module, in_keys=["logits"], distribution_class=distribution_class, return_log_prob=True, **kwargs
+    )
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_classes_as_numbers_or_one_hot(one_hot):
+    torch.manual_seed(0)
+    actor = class_actor(OneHotCategorical if one_hot else torch.distributions.Categorical)
+    data = collected(actor)
+    move(actor, 1.0)
+    layer = JointKLProjection(0.02)
+    found = TRPLLoss(actor, critic(), layer=layer, normalize_advantage=False)(data)
+    predicted, old = Categorical(actor(data.select("observation"))["logits"]), Categorical(data["logits"])
+    projected = layer(predicted, old)
+    assert kl(projected, old).max() <= 0.02 * (1 + 1e-4) < kl(predicted, old).max()
+    index = data["action"].int().argmax(-1) if one_hot else data["action"]
+    chosen = torch.distributions.Categorical(logits=projected.logits).log_prob(index)
+    ratio = torch.exp(chosen - data["action_log_prob"])
+    assert found["loss_objective"].item() == pytest.approx(-(ratio * data["advantage"][:, 0]).mean().item(), rel=1e-5)
+    assert found["kl"].item() == pytest.approx(kl(predicted, old).mean().item(), rel=1e-5)
+    found["loss_objective"].backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in actor.parameters())
+
+
+def test_a_shared_covariance_is_for_gaussians():
+    actor = class_actor(torch.distributions.Categorical)
+    loss = TRPLLoss(actor, critic(), layer=JointKLProjection(0.02), shared_covariance=True)
+    with pytest.raises(ValueError, match="a Gaussian is needed here, not a Categorical"):
+        loss(collected(actor))

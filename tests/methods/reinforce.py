@@ -9,8 +9,8 @@ import trpl
 from trpl.algorithms import Algorithm
 from trpl.algorithms.learner import Learner, LearnerState, Samples
 from trpl.algorithms.minibatches import Orders
-from trpl.gaussians import log_prob
 from trpl.losses import normalised
+from trpl.policies.heads import Head
 from trpl.settings import Config, Real, setting
 
 
@@ -19,13 +19,13 @@ class Settings(Config):
     step: float = setting(0.01, "length of the gradient step", above=0.0, search=Real(1e-3, 1.0, log=True))
 
 
-def make(config: Settings, *, obs_size: int, action_size: int) -> Algorithm:
-    learner = Learner.of(config, obs_size=obs_size, action_size=action_size)
+def make(config: Settings, *, obs_size: int, head: Head) -> Algorithm:
+    learner = Learner.of(config, obs_size=obs_size, head=head)
 
     def improve(state: LearnerState, samples: Samples, orders: Orders[Array], learning_rate: None):
         def loss(weights):
             policy = learner.policy(weights, samples.observations)
-            return -(log_prob(policy, samples.actions) * normalised(samples.advantages)).mean()
+            return -(learner.policy.log_prob(policy, samples.actions) * normalised(samples.advantages)).mean()
 
         value, gradient = jax.value_and_grad(loss)(state.policy)
         policy = jax.tree.map(lambda w, g: w - config.step * g, state.policy, gradient)

@@ -75,11 +75,12 @@ def test_a_wide_box_is_learned_and_exported(tmp_path):
 def test_initial_deviation():
     import jax
 
-    from trpl.policies.networks import GaussianPolicy
+    from trpl.policies.heads import GaussianHead
+    from trpl.policies.networks import PolicyNetwork
 
     for covariance, contextual in (("diagonal", False), ("full", False), ("full", True)):
-        policy = GaussianPolicy(
-            obs_size=3, action_size=2, covariance=covariance, contextual=contextual, initial_std=0.3
+        policy = PolicyNetwork(
+            obs_size=3, head=GaussianHead(2, covariance=covariance, contextual=contextual, initial_std=0.3)
         )
         found = policy(policy.init(jax.random.key(0)), np.zeros((1, 3), np.float32))
         scale = found.std if covariance == "diagonal" else np.diagonal(found.chol, axis1=-2, axis2=-1)

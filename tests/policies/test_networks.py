@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 
 from trpl.gaussians import DiagGaussian, FullGaussian
-from trpl.policies.acting import Actor
-from trpl.policies.heads import cholesky_from_raw, positive, raw_from_cholesky, raw_from_positive
-from trpl.policies.networks import GaussianPolicy, ValueNetwork
+from trpl.policies.acting import GaussianActor
+from trpl.policies.covariances import cholesky_from_raw, positive, raw_from_cholesky, raw_from_positive
+from trpl.policies.heads import GaussianHead
+from trpl.policies.networks import PolicyNetwork, ValueNetwork
 
 KINDS = [(c, x) for c in ("diagonal", "full") for x in (False, True)]
 
 
 def make(covariance, contextual, hidden_sizes=(7, 5)):
-    policy = GaussianPolicy(
-        obs_size=4, action_size=3, hidden_sizes=hidden_sizes, covariance=covariance, contextual=contextual
-    )
+    policy = PolicyNetwork(obs_size=4, head=GaussianHead(3, covariance, contextual), hidden_sizes=hidden_sizes)
     weights = policy.init(jax.random.key(0))
     rng = np.random.default_rng(0)
     return policy, {n: w + 0.5 * rng.normal(size=w.shape).astype(np.float32) for n, w in weights.items()}
@@ -24,7 +23,7 @@ def make(covariance, contextual, hidden_sizes=(7, 5)):
 
 @pytest.mark.parametrize(("covariance", "contextual"), KINDS)
 def test_policies_start_with_deviation_one(covariance, contextual):
-    policy = GaussianPolicy(obs_size=4, action_size=3, covariance=covariance, contextual=contextual)
+    policy = PolicyNetwork(obs_size=4, head=GaussianHead(3, covariance, contextual))
     gaussian = policy(policy.init(jax.random.key(0)), jnp.ones((2, 4)))
     scale = gaussian.std if covariance == "diagonal" else jnp.diagonal(gaussian.chol, axis1=-2, axis2=-1)
     np.testing.assert_allclose(scale, 1.0, atol=0.02 if contextual else 1e-6)
@@ -33,7 +32,7 @@ def test_policies_start_with_deviation_one(covariance, contextual):
 
 
 def test_weights_are_orthogonal_with_the_stated_gains():
-    policy = GaussianPolicy(obs_size=8, action_size=3, hidden_sizes=(6, 6))
+    policy = PolicyNetwork(obs_size=8, head=GaussianHead(3), hidden_sizes=(6, 6))
     weights = policy.init(jax.random.key(1))
     for name, gain in (("layer0", 2**0.5), ("layer1", 2**0.5), ("mean", 0.01)):
         w = weights[f"{name}/weight"]
@@ -56,12 +55,12 @@ def test_raw_numbers_and_factors_are_inverse():
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
-def test_set_spread_sets_the_covariance_and_nothing_else(covariance):
+def test_settling_sets_the_covariance_and_nothing_else(covariance):
     policy, weights = make(covariance, contextual=False)
     x = jnp.ones((1, 4))
     before = policy(weights, x)
     wanted = before.with_scale(0.7 * before.scale)
-    after = policy(policy.set_spread(weights, wanted), x)
+    after = policy(policy.settle(weights, wanted), x)
     np.testing.assert_allclose(after.scale, wanted.scale, rtol=1e-5)
     np.testing.assert_array_equal(after.mean, before.mean)
 
@@ -74,20 +73,20 @@ def test_numpy_acts_as_the_network_predicts(covariance, contextual, hidden_sizes
     x, noise = rng.normal(size=(5, 4)).astype(np.float32), rng.normal(size=(5, 3)).astype(np.float32)
     gaussian = policy(weights, x)
     step = gaussian.std * noise if covariance == "diagonal" else (gaussian.chol @ noise[..., None])[..., 0]
-    actor = Actor(weights)
-    np.testing.assert_allclose(actor.mean(x), gaussian.mean, atol=2e-6)
+    actor = GaussianActor(weights)
+    np.testing.assert_allclose(actor.mode(x), gaussian.mean, atol=2e-6)
     np.testing.assert_allclose(actor.sample(x, noise), gaussian.mean + step, atol=5e-6)
     for i in range(5):  # one observation at a time is another path
         np.testing.assert_allclose(actor.sample(x[i], noise[i]), (gaussian.mean + step)[i], atol=5e-6)
-        np.testing.assert_allclose(actor.mean(x[i]), gaussian.mean[i], atol=2e-6)
-    assert actor.mean(x).dtype == np.float32
+        np.testing.assert_allclose(actor.mode(x[i]), gaussian.mean[i], atol=2e-6)
+    assert actor.mode(x).dtype == np.float32
 
 
 @pytest.mark.parametrize("hidden_sizes", [(), (7, 5)])
 @pytest.mark.parametrize(("covariance", "contextual"), KINDS)
 def test_what_is_prepared_for_a_loop_samples_the_same(covariance, contextual, hidden_sizes):
     _, weights = make(covariance, contextual, hidden_sizes)
-    actor, rng = Actor(weights), np.random.default_rng(1)
+    actor, rng = GaussianActor(weights), np.random.default_rng(1)
     observations = rng.normal(size=(20, 4)).astype(np.float32)
     noise = rng.normal(size=(20, 3)).astype(np.float32)
     sample, rows = actor.prepared(noise)

@@ -5,35 +5,8 @@ import numpy as np
 import pytest
 import worlds
 
-from trpl.errors import FaultyEnvironmentError, ReplayError, UnknownEnvironmentError, UnsupportedSpaceError
+from trpl.errors import FaultyEnvironmentError, ReplayError, UnknownEnvironmentError
 from trpl.rollouts import Collector, Environment, make_environment
-from trpl.rollouts.environments import check_spaces
-
-BOX = gym.spaces.Box(-1.0, 1.0, (3,))
-
-
-@pytest.mark.parametrize(
-    ("observation_space", "action_space", "words"),
-    [
-        (BOX, gym.spaces.Discrete(4), "action space is Discrete"),
-        (BOX, gym.spaces.MultiBinary(4), "action space is MultiBinary"),
-        (gym.spaces.Dict(a=BOX), BOX, "observation space is Dict, which .*FlattenObservation"),
-        (gym.spaces.Sequence(BOX), BOX, "observation space is Sequence"),
-        (gym.spaces.Box(0, 255, (84, 84, 3), np.uint8), BOX, "looks like images"),
-        (gym.spaces.Box(-1.0, 1.0, (2, 2)), BOX, r"observation space has shape \(2, 2\)"),
-        (BOX, gym.spaces.Box(-1.0, 1.0, ()), r"action space has shape \(\)"),
-        (gym.spaces.Box(-1.0, 1.0, (0,)), BOX, r"observation space has shape \(0,\)"),
-        (BOX, gym.spaces.Box(-3, 3, (2,), np.int64), "action space has dtype int64"),
-    ],
-)
-def test_unsupported_spaces_say_what_is_supported(observation_space, action_space, words):
-    with pytest.raises(UnsupportedSpaceError, match=f"mine: .*{words}.*; supported are"):
-        check_spaces(observation_space, action_space, env_id="mine")
-
-
-def test_spaces_are_checked_when_an_environment_is_made():
-    with pytest.raises(UnsupportedSpaceError, match="CartPole-v1"):
-        make_environment("CartPole-v1")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_the_mean_acts_on_observations_normalised_with_frozen_statistics(clip):
     before, seen = collector.normaliser.state(), []
 
     class Spy:
-        def mean(self, observations):
+        def mode(self, observations):
             seen.append(observations)
             return np.zeros(1, np.float32)
 

@@ -83,7 +83,7 @@ def test_time_limits_have_advantage_zero_and_the_episode_before_sees_nothing_bey
 class Falls:
     """An actor for `test/Falls-v0`; its action does not matter."""
 
-    def mean(self, observation):
+    def mode(self, observation):
         return np.zeros(1, np.float32)
 
 

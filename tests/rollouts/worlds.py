@@ -138,11 +138,14 @@ class LinearActor:
         self.weight = generator.normal(size=(obs_size, action_size)).astype(np.float32)
         self.std = np.float32(std)
 
-    def mean(self, observations):
+    def mode(self, observations):
         return observations @ self.weight
 
+    def noise(self, rng, num_steps, states):
+        return rng.standard_normal((num_steps, *states, self.weight.shape[1]), dtype=np.float32)
+
     def sample(self, observations, noise):
-        return self.mean(observations) + self.std * noise
+        return self.mode(observations) + self.std * noise
 
     def prepared(self, noise):
         return self.sample, noise

@@ -4,13 +4,14 @@ import functools
 
 from trpl.algorithms.base import Algorithm, Batch
 from trpl.methods import find
+from trpl.policies.heads import Head
 from trpl.settings import Config
 
 __all__ = ["Algorithm", "Batch", "make_algorithm"]
 
 
 @functools.lru_cache(maxsize=16)
-def make_algorithm(config: Config, *, obs_size: int, action_size: int) -> Algorithm:
+def make_algorithm(config: Config, *, obs_size: int, head: Head) -> Algorithm:
     """Make the algorithm of `config.method`.
 
     Kept for the last few configurations, so that going on with a run in the same process does not compile it again.
@@ -18,9 +19,9 @@ def make_algorithm(config: Config, *, obs_size: int, action_size: int) -> Algori
     Args:
         config: The settings.
         obs_size: The length of an observation.
-        action_size: The number of action dimensions.
+        head: What the policy ends in, by the task's action space.
 
     Returns:
         The algorithm.
     """
-    return find(config.method).algorithm(config, obs_size=obs_size, action_size=action_size)
+    return find(config.method).algorithm(config, obs_size=obs_size, head=head)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from jax import Array
 
-from trpl.policies.networks import GaussianPolicy, Weights
+from trpl.policies.networks import PolicyNetwork, Weights
 
 Metrics = dict[str, Array]
 
@@ -69,6 +69,6 @@ class Algorithm(NamedTuple):
         update: A function from state, batch and generator to the next state and scalars by name; it consumes the state.
     """
 
-    policy: GaussianPolicy
+    policy: PolicyNetwork
     init: Callable[[Array], Any]
     update: Callable[[Any, Batch, np.random.Generator], tuple[Any, Metrics]]

@@ -15,9 +15,11 @@ from jax import Array
 
 from trpl.algorithms.base import Algorithm, Batch, Metrics
 from trpl.algorithms.minibatches import Loss, Orders, adam, draw_orders, fit
-from trpl.gaussians import DiagGaussian, Gaussian, Parts, entropy, kl_parts, log_prob
+from trpl.families import Policy, Product, entropy, family_of, kl
+from trpl.gaussians import DiagGaussian, FullGaussian, Parts, kl_parts
 from trpl.losses import clipped_squared_error, squared_error
-from trpl.policies.networks import GaussianPolicy, ValueNetwork, Weights
+from trpl.policies.heads import Head
+from trpl.policies.networks import PolicyNetwork, ValueNetwork, Weights
 from trpl.rollouts.advantages import generalised_advantages
 from trpl.settings import Config, PolicyEpochs
 
@@ -44,7 +46,7 @@ class Samples(NamedTuple):
     advantages: Array
     returns: Array
     values: Array
-    old: Gaussian
+    old: Policy
     old_log_prob: Array
 
 
@@ -63,29 +65,23 @@ class Learner(Generic[C]):
     """The two networks, their optimiser and the settings of the updates."""
 
     config: C
-    policy: GaussianPolicy
+    policy: PolicyNetwork
     value: ValueNetwork
     optimiser: optax.GradientTransformation
     value_clip: float | None = None
 
     @classmethod
-    def of(cls, config: C, *, obs_size: int, action_size: int, value_clip: float | None = None) -> "Learner[C]":
+    def of(cls, config: C, *, obs_size: int, head: Head, value_clip: float | None = None) -> "Learner[C]":
         """Build the networks that the settings describe.
 
         Args:
             config: The settings of a run.
             obs_size: Numbers in an observation.
-            action_size: Numbers in an action.
+            head: What the policy ends in, by the task's action space; the settings shape its covariance.
             value_clip: Where given, the value function gains nothing from moving further than this in an epoch.
         """
-        policy = GaussianPolicy(
-            obs_size=obs_size,
-            action_size=action_size,
-            hidden_sizes=config.hidden_sizes,
-            covariance=config.covariance,
-            contextual=config.contextual,
-            initial_std=config.initial_std,
-        )
+        head = head.shaped(covariance=config.covariance, contextual=config.contextual, initial_std=config.initial_std)
+        policy = PolicyNetwork(obs_size=obs_size, head=head, hidden_sizes=config.hidden_sizes)
         value = ValueNetwork(obs_size=obs_size, hidden_sizes=config.hidden_sizes_vf)
         return cls(config, policy, value, adam(config.gradient_clip), value_clip)
 
@@ -139,7 +135,7 @@ class Learner(Generic[C]):
         network = self.policy(state.policy, samples.observations)
         metrics = {
             **policy_measurements(network, samples.old),
-            **distance_measurements("before", kl_parts(network, samples.old)),
+            **distance_measurements("before", kl_by_parts(network, samples.old)),
             "value_loss": value_loss,
             "learning_rate_vf": rates.value,
             **({} if rates.policy is None else {"learning_rate": rates.policy}),
@@ -169,10 +165,10 @@ class Learner(Generic[C]):
             returns=(advantages + values).ravel(),
             values=values.ravel(),
             old=old,
-            old_log_prob=log_prob(old, flat.actions),
+            old_log_prob=self.policy.log_prob(old, flat.actions),
         )
 
-    def begin(self, state: LearnerState, old: Gaussian) -> LearnerState:
+    def begin(self, state: LearnerState, old: Policy) -> LearnerState:
         """Note the initial entropy, in the first update only."""
         first = state.epoch == 0
         return state._replace(initial_entropy=jnp.where(first, entropy(old).mean(), state.initial_entropy))
@@ -223,14 +219,25 @@ class Learner(Generic[C]):
         )
 
 
-def rows(gaussian: Gaussian) -> tuple[Array, ...]:
-    """Take what a batch of Gaussians has per state: the mean, and the scale where it is not shared."""
-    return (gaussian.mean,) if gaussian.shares_covariance else (gaussian.mean, gaussian.scale)
+def rows(policy: Policy) -> tuple[Array, ...]:
+    """Take the arrays that a batch of policies has per state, without those that all states share."""
+    family = family_of(policy)
+    return tuple(x for x, core in zip(family.arrays(policy), family.cores, strict=True) if x.ndim > core)
 
 
-def from_rows(parts: tuple[Array, ...], like: Gaussian) -> Gaussian:
-    """Rebuild the Gaussian of a minibatch of `rows(like)`."""
-    return type(like)(parts[0], parts[1] if len(parts) > 1 else like.scale)
+def from_rows(parts: tuple[Array, ...], like: Policy) -> Policy:
+    """Rebuild the policy of a minibatch of `rows(like)`."""
+    family, left = family_of(like), iter(parts)
+    every = zip(family.arrays(like), family.cores, strict=True)
+    return family.make([next(left) if x.ndim > core else x for x, core in every])
+
+
+def kl_by_parts(policy: Policy, old: Policy) -> Parts:
+    """Compute KL(policy‖old) by parts; where there is no mean and covariance, all of it stands in the mean part."""
+    if isinstance(policy, DiagGaussian | FullGaussian):
+        return kl_parts(policy, old)
+    whole = kl(policy, old)
+    return Parts(whole, jnp.zeros_like(whole))
 
 
 def learning_rates(config: Config, epoch: Array, *, factor: Array | None = None) -> Rates:
@@ -243,12 +250,21 @@ def learning_rates(config: Config, epoch: Array, *, factor: Array | None = None)
     return Rates(policy, value)
 
 
-def policy_measurements(policy: Gaussian, old: Gaussian) -> Metrics:
+def policy_measurements(policy: Policy, old: Policy) -> Metrics:
     """Measure how far the policy that acts next is from the one that collected the data, and how broad it is."""
-    divergence = kl_parts(policy, old)
-    kl = divergence.mean + divergence.cov
-    std = policy.std if isinstance(policy, DiagGaussian) else jnp.sqrt(jnp.square(policy.chol).sum(-1))
-    return {"kl": kl.mean(), "kl_max": kl.max(), "entropy": entropy(policy).mean(), "std_mean": std.mean()}
+    divergence = kl(policy, old)
+    found = {"kl": divergence.mean(), "kl_max": divergence.max(), "entropy": entropy(policy).mean()}
+    std = deviations(policy)
+    return found if std is None else found | {"std_mean": std.mean()}
+
+
+def deviations(policy: Policy) -> Array | None:
+    """Find the standard deviations of a policy, or of its first Gaussian part; None where it has none."""
+    if isinstance(policy, Product):
+        return next((std for part in policy.parts if (std := deviations(part)) is not None), None)
+    if isinstance(policy, FullGaussian):
+        return jnp.sqrt(jnp.square(policy.chol).sum(-1))
+    return policy.std if isinstance(policy, DiagGaussian) else None
 
 
 def distance_measurements(prefix: str, distance: Parts) -> Metrics:

@@ -23,7 +23,8 @@ from trpl.algorithms.ppo import fit_clipped
 from trpl.gaussians import Gaussian, entropy, kl_parts, log_prob
 from trpl.losses import normalised, surrogate
 from trpl.methods.papi import Papi
-from trpl.policies.networks import GaussianPolicy, Weights, hidden
+from trpl.policies.heads import GaussianHead
+from trpl.policies.networks import PolicyNetwork, Weights, hidden
 from trpl.policies.weights import affine
 
 MANY_REJECTED, LEARNING_RATE_CUT = 4, 0.8
@@ -43,9 +44,9 @@ class PapiState(NamedTuple):
         return self.learner.policy
 
 
-def make(config: Papi, *, obs_size: int, action_size: int, through_projection: bool = False) -> Algorithm:
+def make(config: Papi, *, obs_size: int, head: GaussianHead, through_projection: bool = False) -> Algorithm:
     """Make PAPI from its settings; `through_projection` improves head and covariance before they are projected."""
-    learner = Learner.of(config, obs_size=obs_size, action_size=action_size, value_clip=config.value_clip)
+    learner = Learner.of(config, obs_size=obs_size, head=head, value_clip=config.value_clip)
 
     def init(key: Array) -> PapiState:
         return PapiState(learner.init(key), learning_rate_factor=jnp.ones(()))
@@ -158,7 +159,7 @@ def minimum_entropy(old: Gaussian, *, initial_entropy: Array, bound: float) -> A
     return jnp.where(fallen, present - bound, -jnp.inf)
 
 
-def region_of(policy: GaussianPolicy, weights: Weights, samples: Samples) -> tuple[Region, Array]:
+def region_of(policy: PolicyNetwork, weights: Weights, samples: Samples) -> tuple[Region, Array]:
     """Build the region for the intermediate policy's `weights`; gives its features with 1 appended too."""
     features = hidden(weights, samples.observations)
     features = jnp.concatenate([features, jnp.ones_like(features[:, :1])], axis=1)
@@ -179,8 +180,10 @@ def ascend(
 ) -> Candidate:
     """Improve head and covariance by gradient steps through the projection, features held; Adam starts afresh."""
 
+    head = gaussian_head(learner.policy)
+
     def candidate(free):
-        return Candidate(free["head"], learner.policy.gaussian(region.old.mean[:1], free["raw"]))
+        return Candidate(free["head"], head.distribution({"mean": region.old.mean[:1], head.spread: free["raw"]}))
 
     def loss(free, minibatch):
         features, actions, advantages, old_log_prob = minibatch
@@ -190,13 +193,19 @@ def ascend(
         policy_loss = surrogate(log_prob(policy, actions) - old_log_prob, advantages)
         return policy_loss, {"policy_loss": policy_loss}
 
-    free = {"head": region.head, "raw": weights[f"{learner.policy.spread_name}/raw"]}
+    free = {"head": region.head, "raw": weights[f"{head.spread}/raw"]}
     data = (features, samples.actions, samples.advantages, samples.old_log_prob)
     free, _ = learner.fit_afresh(loss, free, data, orders=orders, learning_rate=learning_rate)
     return candidate(free)
 
 
-def with_head(policy: GaussianPolicy, weights: Weights, candidate: Candidate) -> Weights:
+def gaussian_head(policy: PolicyNetwork) -> GaussianHead:
+    """Give the head of a Gaussian policy, which `Method.needs_gaussian` has made sure of."""
+    assert isinstance(policy.head, GaussianHead)
+    return policy.head
+
+
+def with_head(policy: PolicyNetwork, weights: Weights, candidate: Candidate) -> Weights:
     """Put the candidate's mean head and covariance into `weights`."""
     weights = weights | {"mean/weight": candidate.head[:-1], "mean/bias": candidate.head[-1]}
-    return policy.set_spread(weights, candidate.shape)
+    return policy.settle(weights, candidate.shape)

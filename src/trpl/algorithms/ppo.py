@@ -11,16 +11,17 @@ from jax import Array
 from trpl.algorithms.base import Algorithm, Metrics
 from trpl.algorithms.learner import Learner, LearnerState, Samples
 from trpl.algorithms.minibatches import Orders
-from trpl.gaussians import entropy, log_prob
+from trpl.families import entropy
 from trpl.losses import clipped_surrogate, normalised
 from trpl.methods.clipped import Clipped
+from trpl.policies.heads import Head
 
 C = TypeVar("C", bound=Clipped)
 
 
-def make(config: Clipped, *, obs_size: int, action_size: int) -> Algorithm:
+def make(config: Clipped, *, obs_size: int, head: Head) -> Algorithm:
     """Make PPO from its settings."""
-    learner = Learner.of(config, obs_size=obs_size, action_size=action_size, value_clip=config.value_clip)
+    learner = Learner.of(config, obs_size=obs_size, head=head, value_clip=config.value_clip)
 
     def improve(state: LearnerState, samples: Samples, orders: Orders[Array], learning_rate: Array):
         return fit_clipped(learner, state, samples, orders=orders.policy, learning_rate=learning_rate)
@@ -37,7 +38,7 @@ def fit_clipped(
     def loss(weights, minibatch):
         observations, actions, advantages, old_log_prob = minibatch
         policy = learner.policy(weights, observations)
-        log_ratio = log_prob(policy, actions) - old_log_prob
+        log_ratio = learner.policy.log_prob(policy, actions) - old_log_prob
         advantages = normalised(advantages, unbiased=config.released_deviation)
         policy_loss = clipped_surrogate(log_ratio, advantages, clip=config.ratio_clip)
         total = policy_loss

@@ -12,27 +12,42 @@ from trpl.algorithms.anchor import around_anchor
 from trpl.algorithms.base import Algorithm, Metrics
 from trpl.algorithms.learner import Learner, LearnerState, Samples, distance_measurements, from_rows, rows
 from trpl.algorithms.minibatches import Orders
-from trpl.entropy_schedule import scheduled
-from trpl.gaussians import Gaussian, entropy, log_prob, mahalanobis
+from trpl.entropy_schedule import scheduled, within_reach
+from trpl.errors import ConfigError
+from trpl.families import Policy, entropy
+from trpl.gaussians import Gaussian, mahalanobis
 from trpl.losses import trust_region_loss
 from trpl.methods import LayerSpec
-from trpl.methods.trust_region import Joint, TrustRegion
-from trpl.policies.heads import share_covariance
-from trpl.projections.joint_kl import entropy_range
-
-REACH = 0.9  # of the entropies within a KL bound: at the very edge only one policy is left, and no gradient
+from trpl.methods.trust_region import SeparateKL, TrustRegion
+from trpl.policies.heads import Head
 
 
-def make(config: TrustRegion, *, obs_size: int, action_size: int, layer: LayerSpec) -> Algorithm:
-    """Make the update of the paper from its settings and the kind of its layer."""
-    learner = Learner.of(config, obs_size=obs_size, action_size=action_size)
-    made = layer.build(trpl.jax, config.to_json())
+def make(config: TrustRegion, *, obs_size: int, head: Head, layer: LayerSpec) -> Algorithm:
+    """Make the update of the paper from its settings, the policy's head and the kind of its layer."""
+    learner = Learner.of(config, obs_size=obs_size, head=head)
+    made = make_layer(layer, config, head)
 
     def improve(state: LearnerState, samples: Samples, orders: Orders[Array], learning_rate: Array):
         return improve_through(made, learner, state, samples, orders=orders, learning_rate=learning_rate)
 
     passes = Orders(config.value_epochs, config.policy_epochs, config.regression_epochs)
     return learner.algorithm(around_anchor(improve, learner), passes=passes)
+
+
+def make_layer(layer: LayerSpec, config: TrustRegion, head: Head) -> Any:
+    """Make the method's layer: for a policy that is no Gaussian, the one with a bound on the whole KL."""
+    settings = config.to_json()
+    if not isinstance(config, SeparateKL):
+        return layer.build(trpl.jax, settings)
+    if not head.gaussian:
+        assert layer.otherwise is not None
+        return layer.otherwise.build(trpl.jax, settings | {"bound": config.whole_bound})
+    if config.bound is not None:
+        raise ConfigError(
+            f"method {config.method!r} bounds mean and covariance of a Gaussian apart: it wants mean_bound and"
+            " cov_bound; one bound on the whole KL is method 'kl-joint'"
+        )
+    return layer.build(trpl.jax, settings)
 
 
 def improve_through(
@@ -46,7 +61,7 @@ def improve_through(
 ) -> tuple[LearnerState, Metrics]:
     """Run policy epochs through the layer, set the covariance to its projection, audit the result."""
     config, policy = learner.config, learner.policy
-    target = entropy_target(state, config=config, action_size=policy.action_size)
+    target = entropy_target(state, config=config, action_size=policy.head.action_size)
     project = projection(layer, target, config=config)
     state, report = fit_projected(
         layer, project, learner, state, samples, orders=orders.policy, learning_rate=learning_rate
@@ -60,10 +75,9 @@ def improve_through(
         )
         regressed = policy(state.policy, samples.observations)
         audited = regressed, project(regressed, samples.old)
-    if not policy.contextual:
-        state = state._replace(policy=policy.set_spread(state.policy, share_covariance(projected)))
+    state = state._replace(policy=policy.settle(state.policy, projected))
 
-    bounds = {name: config.get(name) for name in ("mean_bound", "cov_bound", "bound")}
+    bounds = {name: getattr(layer, name, None) for name in ("mean_bound", "cov_bound", "bound")}
     report |= audit(layer, *audited, samples.old)
     report |= {name: jnp.asarray(bound) for name, bound in bounds.items() if bound is not None}
     return state, report if target is None else report | {"entropy_target": target}
@@ -71,7 +85,7 @@ def improve_through(
 
 def fit_projected(
     layer: Any,
-    project: Callable[[Gaussian, Gaussian], Gaussian],
+    project: Callable[[Policy, Policy], Policy],
     learner: Learner[TrustRegion],
     state: LearnerState,
     samples: Samples,
@@ -89,7 +103,7 @@ def fit_projected(
         projected = project(predicted, from_rows(old_rows, samples.old))
         found = trust_region_loss(
             projected,
-            log_ratio=log_prob(projected, actions) - old_log_prob,
+            log_ratio=learner.policy.log_prob(projected, actions) - old_log_prob,
             advantages=advantages,
             penalties=penalty(predicted, projected),
             regression_weight=config.regression_weight,
@@ -107,7 +121,7 @@ def regress(
     learner: Learner[TrustRegion],
     state: LearnerState,
     samples: Samples,
-    projected: Gaussian,
+    projected: Policy,
     *,
     orders: Array,
     learning_rate: Array,
@@ -141,7 +155,7 @@ def entropy_target(state: LearnerState, *, config: TrustRegion, action_size: int
     )
 
 
-def projection(layer: Any, target: Array | None, *, config: TrustRegion) -> Callable[[Gaussian, Gaussian], Gaussian]:
+def projection(layer: Any, target: Array | None, *, config: TrustRegion) -> Callable[[Policy, Policy], Policy]:
     """Make (predicted, old) ↦ projected, with this epoch's entropy target as equality or lower bound.
 
     Where one KL bound holds for everything, no policy may exist that has the target's entropy too: then the nearest
@@ -150,13 +164,10 @@ def projection(layer: Any, target: Array | None, *, config: TrustRegion) -> Call
     if target is None:
         return layer
     name = "entropy" if config.entropy_equality else "min_entropy"
+    joint = isinstance(layer, trpl.jax.JointKLProjection)
 
-    def project(predicted: Gaussian, old: Gaussian) -> Gaussian:
-        wanted = target
-        if isinstance(config, Joint):
-            here = entropy(old)
-            least, most = entropy_range(jnp.asarray(config.bound), old.dim)
-            wanted = here + jnp.clip(target - here, REACH * least, REACH * most)
+    def project(predicted: Policy, old: Policy) -> Policy:
+        wanted = within_reach(target, old, layer.bound) if joint else target
         return layer(predicted, old, **{name: wanted})
 
     return project
@@ -175,7 +186,7 @@ def released_penalty(predicted: Gaussian, projected: Gaussian) -> Array:
     return mean + jnp.square(predicted.scale - projected.scale).sum(axes)
 
 
-def audit(layer: Any, network: Gaussian, projected: Gaussian, old: Gaussian) -> Metrics:
+def audit(layer: Any, network: Policy, projected: Policy, old: Policy) -> Metrics:
     """Measure the layer's own distances to the old policy before and after projection, over the rollout's states."""
     found = layer.audit(network, projected, old)
     return {

@@ -19,17 +19,18 @@ from jax.flatten_util import ravel_pytree
 from trpl.algorithms.base import Algorithm, Metrics
 from trpl.algorithms.learner import Learner, LearnerState, Samples
 from trpl.algorithms.minibatches import Orders
-from trpl.gaussians import Gaussian, entropy, kl_parts, log_prob
+from trpl.families import Policy, entropy, kl
 from trpl.losses import normalised, surrogate
 from trpl.methods.trpo import Trpo
-from trpl.policies.networks import GaussianPolicy, Weights
+from trpl.policies.heads import Head
+from trpl.policies.networks import PolicyNetwork, Weights
 
 SOLVED = 1e-10  # squared residual, relative to that of the start, at which conjugate gradients stop
 
 
-def make(config: Trpo, *, obs_size: int, action_size: int) -> Algorithm:
+def make(config: Trpo, *, obs_size: int, head: Head) -> Algorithm:
     """Make TRPO from its settings."""
-    learner = Learner.of(config, obs_size=obs_size, action_size=action_size)
+    learner = Learner.of(config, obs_size=obs_size, head=head)
 
     def improve(state: LearnerState, samples: Samples, orders: Orders[Array], learning_rate: None):
         return natural_step(learner, state, samples)
@@ -44,7 +45,7 @@ def natural_step(learner: Learner[Trpo], state: LearnerState, samples: Samples) 
     def loss(weights):
         policy = network(weights, samples.observations)
         advantages = normalised(samples.advantages, unbiased=config.released_deviation)
-        policy_loss = surrogate(log_prob(policy, samples.actions) - samples.old_log_prob, advantages)
+        policy_loss = surrogate(network.log_prob(policy, samples.actions) - samples.old_log_prob, advantages)
         if config.entropy_weight:
             policy_loss -= config.entropy_weight * entropy(policy).mean()
         return policy_loss
@@ -68,19 +69,18 @@ def natural_step(learner: Learner[Trpo], state: LearnerState, samples: Samples) 
     return state._replace(policy=policy), report
 
 
-def expected_kl(policy: GaussianPolicy, weights: Weights, *, samples: Samples) -> Array:
+def expected_kl(policy: PolicyNetwork, weights: Weights, *, samples: Samples) -> Array:
     """Average the KL to the old policy over the rollout's states."""
     return mean_kl(policy(weights, samples.observations), samples.old)
 
 
-def mean_kl(new: Gaussian, old: Gaussian) -> Array:
+def mean_kl(new: Policy, old: Policy) -> Array:
     """Average KL(new‖old) over states."""
-    divergence = kl_parts(new, old)
-    return (divergence.mean + divergence.cov).mean()
+    return kl(new, old).mean()
 
 
 def fisher_product(
-    policy: GaussianPolicy, weights: Weights, samples: Samples, *, damping: float
+    policy: PolicyNetwork, weights: Weights, samples: Samples, *, damping: float
 ) -> Callable[[Weights], Weights]:
     """Make v ↦ (F + damping·I) v with F = JᵀHJ: J the Jacobian of the network's outputs, H the Hessian of the KL there.
 
@@ -116,7 +116,7 @@ def conjugate_gradients(product: Callable[[Array], Array], target: Array, num_st
 
 def line_search(
     loss: Callable[[Weights], Array],
-    kl: Callable[[Weights], Array],
+    kl_of: Callable[[Weights], Array],
     weights: Weights,
     step: Weights,
     *,
@@ -134,7 +134,7 @@ def line_search(
         share = 0.5**num_tried
         candidate = moved(share)
         loss_after = loss(candidate)
-        return num_tried + 1, share, loss_after, (kl(candidate) <= bound) & (loss_after < loss_before)
+        return num_tried + 1, share, loss_after, (kl_of(candidate) <= bound) & (loss_after < loss_before)
 
     def undecided(carry):
         num_tried, _, _, accepted = carry

@@ -125,7 +125,7 @@ class CategoricalFamily(Vectors):
         """The log-probability of class x, an array of whole numbers of the batch shape."""
         batch = tuple(x.shape)
         logits = e.xp.broadcast_to(p.logits, (*batch, p.dim)) if batch != p.batch_shape else p.logits
-        index = e.xp.astype(x, e.xp.int64) if x.dtype != e.xp.int64 else x
+        index = e.xp.astype(x, int) if x.dtype != e.xp.int64 else x  # the whole numbers each framework indexes by
         chosen = e.xp.take_along_axis(logits, index[..., None], axis=-1)[..., 0]
         return chosen - log_sum_exp(e, p.logits)
 

@@ -3,11 +3,12 @@
     export("runs/HalfCheetah-v4/kl/seed-0", "policy.onnx")                  a run of `trpl train`
     export(model, "policy.onnx", vec_normalize=env)                         a model of Stable-Baselines3
 
-What is exported is the noise-free policy: raw observation in, mean action out.
+What is exported is the noise-free policy: raw observation in, and out what the environment takes.
 """
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +18,14 @@ import numpy as np
 
 from trpl.errors import ExportError
 from trpl.policies import load_policy
-from trpl.policies.actions import take_action_map
+from trpl.policies.heads import Ending, GaussianHead, Head, from_json
 from trpl.policies.normaliser import clipped
-from trpl.policies.storage import newest_checkpoint, read_checkpoint
-from trpl.policies.weights import affine, hidden_names
+from trpl.policies.storage import newest_checkpoint, read_checkpoint, stored_head
+from trpl.policies.weights import SPREADS, affine, hidden_names
 
 FORMATS = {".onnx": "onnx", ".pt": "torch", ".npz": "npz"}
 NUM_CHECKED, TOLERANCE = 10_000, 1e-5
+NEAR_TIES = 1e-3  # share of observations on which another class may be taken
 LARGEST_FILE = 2**30  # bytes, unpacked
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
@@ -40,7 +42,11 @@ class Layer(NamedTuple):
 
 
 class Deployable(NamedTuple):
-    """What acts: clip((x − shift)/scale, ± clip), the layers, the action held within low and high; None leaves out."""
+    """What acts: clip((x − shift)/scale, ± clip), the layers, the action held within low and high; None leaves out.
+
+    With a `head` the last layer gives the outputs that its `layers` name, side by side, and the action is what the
+    head takes for the environment: a whole number for `Discrete`, a tuple or dictionary for hybrid actions.
+    """
 
     layers: tuple[Layer, ...]
     shift: np.ndarray | None = None  # float64, as the statistics are
@@ -48,6 +54,7 @@ class Deployable(NamedTuple):
     clip: float | None = None
     low: np.ndarray | None = None
     high: np.ndarray | None = None
+    head: Head | None = None
 
     @property
     def obs_size(self) -> int:
@@ -55,17 +62,31 @@ class Deployable(NamedTuple):
 
     @property
     def action_size(self) -> int:
-        return self.layers[-1].bias.shape[0]
+        return self.layers[-1].bias.shape[0] if self.head is None else self.head.action_size
 
-    def __call__(self, observations: np.ndarray) -> np.ndarray:
-        """Return mean actions for raw observations [..., obs], float32."""
+    def __call__(self, observations: np.ndarray) -> Any:
+        """Return noise-free actions for raw observations [..., obs]; float32 where they are numbers of a box."""
         x = np.asarray(observations, np.float32)
         if self.shift is not None and self.scale is not None:
             x = (x - self.shift) / self.scale
         x = clipped(x, self.clip)
         for weight, bias, activation in self.layers:
             x = ACTIVATIONS[activation](x @ weight + bias)
+        if self.head is not None:
+            return self.head.take(self.head.mode(split_outputs(x, self.head)))
         return x if self.low is None else np.clip(x, self.low, self.high)
+
+
+def mode_layers(head: Head) -> list[Ending]:
+    """List the last layers that noise-free acting needs: not those of a Gaussian's covariance."""
+    return [ending for ending in head.layers if ending.name.split(".")[-1] not in SPREADS.values()]
+
+
+def split_outputs(x: Any, head: Head) -> dict[str, Any]:
+    """Cut the last layer's numbers into the outputs of the head."""
+    endings = mode_layers(head)
+    ends = np.cumsum([ending.size for ending in endings]).tolist()
+    return {ending.name: x[..., end - ending.size : end] for ending, end in zip(endings, ends, strict=True)}
 
 
 class Source(NamedTuple):
@@ -133,15 +154,21 @@ def read(run: Any, *, vec_normalize: Any = None) -> Source:
 def from_checkpoint(folder: Path) -> Deployable:
     """Read the policy in a checkpoint."""
     arrays, meta = read_checkpoint(folder, part="policy")
-    actions = take_action_map(arrays)
+    head = stored_head(arrays, meta)
+    normaliser: dict[str, Any] = {"shift": arrays["observation/shift"], "scale": arrays["observation/scale"]}
+    hidden = tuple(Layer(*affine(arrays, name), "tanh") for name in hidden_names(arrays))
+    actions = head.actions if isinstance(head, GaussianHead) else None
+    if not head.gaussian or (actions is not None and actions.squash):
+        ends = [affine(arrays, ending.name) for ending in mode_layers(head)]
+        weight, bias = (np.concatenate(parts, axis=-1) for parts in zip(*ends, strict=True))
+        last = Layer(weight, bias, "identity")
+        return Deployable((*hidden, last), **normaliser, clip=meta["observation_clip"], head=head)
     if actions is not None:  # the last layer is linear: its weights can be those of the environment's actions
         arrays["mean/weight"] = arrays["mean/weight"] * actions.gain
         arrays["mean/bias"] = arrays["mean/bias"] * actions.gain + actions.offset
-    names = [*((name, "tanh") for name in hidden_names(arrays)), ("mean", "identity")]
     return Deployable(
-        tuple(Layer(*affine(arrays, name), activation) for name, activation in names),
-        shift=arrays["observation/shift"],
-        scale=arrays["observation/scale"],
+        (*hidden, Layer(*affine(arrays, "mean"), "identity")),
+        **normaliser,
         clip=meta["observation_clip"],
         low=actions.low if actions else None,
         high=actions.high if actions else None,
@@ -157,22 +184,40 @@ def observations_to_check(policy: Deployable, rng: np.random.Generator) -> np.nd
 
 
 def check(exported: Callable[[np.ndarray], np.ndarray], source: Source, *, name: str) -> None:
-    """Refuse a file whose actions differ from the policy's by more than 1e-5 (of the action, where that is above 1)."""
+    """Refuse a file whose actions differ from the policy's by more than 1e-5 (of the action, where that is above 1).
+
+    Of classes as good as each other either may be taken, so one in a thousand may differ.
+    """
     observations = observations_to_check(source.policy, np.random.default_rng(0))
-    wanted, found = source.reference(observations), exported(observations)
-    error = float(np.max(np.abs(found - wanted) / np.maximum(1.0, np.abs(wanted))))
-    if not error <= TOLERANCE:
-        raise ExportError(f"{name} does not act as the policy does: actions differ by up to {error:.2g}")
+    wanted, found = (_vectors(act(observations)) for act in (source.reference, exported))
+    if [x.shape for x in wanted] != [x.shape for x in found]:
+        raise ExportError(f"{name} does not act as the policy does: its actions have other shapes")
+    for one, other in zip(wanted, found, strict=True):
+        if one.dtype.kind in "iu":
+            error, limit = float(np.mean(one != other)), NEAR_TIES
+        else:
+            error, limit = float(np.max(np.abs(other - one) / np.maximum(1.0, np.abs(one)))), TOLERANCE
+        if not error <= limit:
+            raise ExportError(f"{name} does not act as the policy does: actions differ by up to {error:.2g}")
+
+
+def _vectors(actions: Any) -> list[np.ndarray]:
+    """List the arrays of actions, which may be a tuple or a dictionary of them."""
+    if isinstance(actions, dict):
+        actions = tuple(actions.values())
+    return [np.asarray(x) for x in actions] if isinstance(actions, tuple) else [np.asarray(actions)]
 
 
 def write_npz(policy: Deployable, path: Path) -> None:
     """Write arrays by name: layer<i>/weight [in, out], /bias, /activation.
 
-    shift, scale, clip, low and high stand there where they apply.
+    shift, scale, clip, low, high and head (as JSON) stand there where they apply.
     """
     arrays: dict[str, Any] = {
-        name: value for name, value in policy._asdict().items() if name != "layers" and value is not None
+        name: value for name, value in policy._asdict().items() if name not in ("layers", "head") and value is not None
     }
+    if policy.head is not None:
+        arrays["head"] = json.dumps(policy.head.to_json())
     for i, layer in enumerate(policy.layers):
         arrays |= {f"layer{i}/{name}": np.asarray(value) for name, value in layer._asdict().items()}
     with open(path, "wb") as file:  # np.savez would change the name
@@ -202,13 +247,14 @@ def load_npz(path: str | Path) -> Deployable:
                 for i in range(count)
             )
             rest = {name: arrays[name] for name in ("shift", "scale", "clip", "low", "high") if name in arrays}
+            head = from_json(json.loads(str(arrays["head"]))) if "head" in arrays else None
     except ExportError:
         raise
     except OSError as error:
         raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # zipfile, zlib and NumPy each have their own for what is not a file of arrays
         raise ExportError(f"{path} is not a policy as .npz: {type(error).__name__}: {error}") from error
-    policy = Deployable(layers, **rest)
+    policy = Deployable(layers, **rest, head=head)
     found = [array for layer in layers for array in layer[:2]] + list(rest.values())
     whole = all(isinstance(array, np.ndarray) for array in found)  # damaged members come as bytes
     problem = _problem(policy) if whole else "some of it is no array"
@@ -231,6 +277,8 @@ def _problem(policy: Deployable) -> str | None:
         if weight.dtype.kind != "f" or bias.dtype.kind != "f":
             return f"layer {i} is not made of floats"
         size = bias.shape[0]
+    if policy.head is not None and sum(ending.size for ending in mode_layers(policy.head)) != size:
+        return "its head does not fit its last layer"
     numbers |= {"low": size, "high": size, "clip": None}
     for name, wanted in numbers.items():
         found = getattr(policy, name)

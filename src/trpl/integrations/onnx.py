@@ -2,7 +2,8 @@
 
     observation → Cast(float64) → Sub → Div → Cast(float32) → Clip → (Gemm → Tanh)* → Gemm → Max → Min → action
 
-Observations [batch, obs] and actions [batch, act] are float32. The normaliser works in float64, as in training: an
+Observations [batch, obs] and actions [batch, act] of a box are float32; classes are int64 and bits int8, by ArgMax and
+Greater, and hybrid actions are several outputs. The normaliser works in float64, as in training: an
 observation that hardly varies about a large value has no digits left in float32 once the value is subtracted.
 """
 
@@ -21,11 +22,15 @@ with needs("onnx"):
 
 from trpl.errors import ExportError
 from trpl.integrations.export import Deployable
+from trpl.policies.heads import BernoulliHead, BetaHead, CategoricalHead, GaussianHead, Head, ProductHead
 
 OPSET, IR_VERSION = 17, 8  # read by onnxruntime 1.12 and later
 LARGEST_SIZE = 1_000_000  # of an observation
 NODES = {"tanh": "Tanh", "relu": "Relu", "elu": "Elu"}
-OPERATORS = frozenset({*NODES.values(), "Cast", "Sub", "Div", "Clip", "Gemm", "Max", "Min"})
+OPERATORS = frozenset(
+    {*NODES.values(), "Cast", "Sub", "Div", "Clip", "Gemm", "Max", "Min", "Slice", "ArgMax", "Unsqueeze", "Concat"}
+    | {"Add", "Mul", "Greater", "Reshape", "Softplus"}
+)
 
 
 class Graph:
@@ -34,18 +39,82 @@ class Graph:
     def __init__(self, start: str) -> None:
         self.last, self.nodes, self.constants = start, [], []
 
-    def add(self, kind: str, *constants: Any, **attributes: Any) -> None:
-        """Add `kind(last, *constants)`; None stands for an input left out."""
+    def add(self, kind: str, *constants: Any, others: tuple[str, ...] = (), **attributes: Any) -> str:
+        """Add `kind(last, *others, *constants)`; `others` are results of earlier nodes."""
         name = f"{kind.lower()}{len(self.nodes)}"
-        inputs = [self.last]
+        inputs = [self.last, *others]
         for i, value in enumerate(constants):
             self.constants.append(numpy_helper.from_array(np.asarray(value), f"{name}/{i}"))
             inputs.append(f"{name}/{i}")
         self.nodes.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
         self.last = name
+        return name
+
+    def cut(self, source: str, start: int, stop: int) -> str:
+        """Columns of an earlier result."""
+        self.last = source
+        return self.add("Slice", np.array([start]), np.array([stop]), np.array([1]))
 
     def finish(self, name: str) -> None:
         self.nodes[-1].output[0] = name
+
+
+def add_action(graph: Graph, source: str, head: Head, start: int = 0) -> int:
+    """Add what makes the environment's action of the last layer's columns from `start` on; gives the next column."""
+    if isinstance(head, CategoricalHead):
+        columns = []
+        for size, first in zip(head.sizes, head.starts, strict=True):
+            graph.cut(source, start, start + size)
+            graph.add("ArgMax", axis=-1, keepdims=1)
+            columns.append(graph.add("Add", np.array([first], np.int64)))
+            start += size
+        graph.last = columns[0]
+        if len(columns) > 1:
+            graph.add("Concat", others=tuple(columns[1:]), axis=-1)
+        graph.add("Reshape", np.array([-1, *(head.shape or ())], np.int64))
+        return start
+    if isinstance(head, BernoulliHead):
+        graph.cut(source, start, start + head.action_size)
+        graph.add("Greater", np.float32(0.0))
+        graph.add("Cast", to=TensorProto.INT8)
+        graph.add("Reshape", np.array([-1, *head.shape], np.int64))
+        return start + head.action_size
+    assert isinstance(head, BetaHead | GaussianHead)
+    size = head.action_size
+    stop = start + (2 * size if isinstance(head, BetaHead) else size)
+    graph.cut(source, start, stop)
+    if isinstance(head, BetaHead):
+        graph.add("Softplus")
+        above = graph.add("Add", np.float32(1e-30))
+        alpha = graph.cut(above, 0, size)
+        graph.cut(above, size, 2 * size)
+        total = graph.add("Add", others=(alpha,))
+        graph.last = alpha
+        graph.add("Div", others=(total,))
+    if head.actions is not None:
+        if head.actions.squash:
+            graph.add("Tanh")
+        graph.add("Mul", head.actions.gain)
+        graph.add("Add", head.actions.offset)
+        if head.actions.low is not None:
+            graph.add("Max", head.actions.low)
+            graph.add("Min", head.actions.high)
+    return stop
+
+
+def output_names(head: Head | None) -> list[str]:
+    """Name the outputs: `action`, or for hybrid actions `action.NAME` or `action.0`, `action.1`, ... for each part."""
+    if not isinstance(head, ProductHead):
+        return ["action"]
+    return [f"action.{name}" for name in head.names or range(len(head.parts))]
+
+
+def _output(name: str, head: Head | None, size: int) -> Any:
+    if isinstance(head, CategoricalHead):
+        return helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", *(head.shape or ())])
+    if isinstance(head, BernoulliHead):
+        return helper.make_tensor_value_info(name, TensorProto.INT8, ["batch", *head.shape])
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
 
 
 def to_model(policy: Deployable) -> onnx.ModelProto:
@@ -65,14 +134,22 @@ def to_model(policy: Deployable) -> onnx.ModelProto:
     if policy.low is not None:
         graph.add("Max", policy.low)
         graph.add("Min", policy.high)
-    graph.finish("action")
+    parts = policy.head.parts if isinstance(policy.head, ProductHead) else (policy.head,)
+    names, source, column = output_names(policy.head), graph.last, 0
+    for name, part in zip(names, parts, strict=True):
+        if part is not None:
+            column = add_action(graph, source, part, column)
+        graph.finish(name)
     described = helper.make_graph(
         graph.nodes,
         "policy",
         [helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["batch", policy.obs_size])],
-        [helper.make_tensor_value_info("action", TensorProto.FLOAT, ["batch", policy.action_size])],
+        [
+            _output(name, part, policy.action_size if part is None else part.action_size)
+            for name, part in zip(names, parts, strict=True)
+        ],
         graph.constants,
-        doc_string="Noise-free policy: raw observations in, mean actions out; the observation normaliser is inside.",
+        doc_string="Noise-free policy: raw observations in, the environment's actions out; the normaliser is inside.",
     )
     model = helper.make_model(
         described, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="trpl"
@@ -105,9 +182,9 @@ def load(path: str | Path) -> Any:
     all numbers inside the file, none in files beside it.
     """
     try:
-        obs_size = _check_kind(onnx.load(str(path), load_external_data=False))
+        obs_size, names = _check_kind(onnx.load(str(path), load_external_data=False))
         run = session(path).run
-        (action,) = run(["action"], {"observation": np.zeros((1, obs_size), np.float32)})
+        actions = run(None, {"observation": np.zeros((1, obs_size), np.float32)})
     except ExportError as error:
         raise ExportError(f"{path} is not a policy as .onnx: {error}") from error
     except OSError as error:
@@ -115,15 +192,23 @@ def load(path: str | Path) -> Any:
     except Exception as error:  # protobuf, onnx and onnxruntime have a dozen for what is not a model
         reason = str(error).splitlines()[0][:200] if str(error) else ""
         raise ExportError(f"{path} is not a policy as .onnx: {type(error).__name__}: {reason}") from error
-    if action.ndim != 2 or len(action) != 1:
-        raise ExportError(f"{path} is not a policy as .onnx: one observation gives {action.shape}")
-    return lambda observations: run(["action"], {"observation": observations})[0]
+    if any(not action.ndim or len(action) != 1 for action in actions):
+        raise ExportError(f"{path} is not a policy as .onnx: one observation gives {[a.shape for a in actions]}")
+    single = names == ["action"]
+
+    def act(observations: np.ndarray) -> Any:
+        found = run(None, {"observation": observations})
+        return found[0] if single else tuple(found)
+
+    return act
 
 
-def _check_kind(model: onnx.ModelProto) -> int:
-    """Return the size of observations of a model of the kind `to_model` makes."""
+def _check_kind(model: onnx.ModelProto) -> tuple[int, list[str]]:
+    """Return the size of observations of a model of the kind `to_model` makes, and the names of its outputs."""
     graph = model.graph
-    if [value.name for value in graph.input] != ["observation"] or [value.name for value in graph.output] != ["action"]:
+    names = [value.name for value in graph.output]
+    whole = names == ["action"] or (names and all(name.startswith("action.") for name in names))
+    if [value.name for value in graph.input] != ["observation"] or not whole:
         raise ExportError("it does not go from `observation` to `action`")
     foreign = sorted({node.op_type for node in graph.node if node.op_type not in OPERATORS or node.domain})
     if foreign or model.functions:
@@ -133,4 +218,4 @@ def _check_kind(model: onnx.ModelProto) -> int:
     shape = graph.input[0].type.tensor_type.shape.dim
     if len(shape) != 2 or not 0 < shape[1].dim_value <= LARGEST_SIZE:
         raise ExportError("its input is not a batch of vectors")
-    return shape[1].dim_value
+    return shape[1].dim_value, names

@@ -13,7 +13,8 @@ with needs("torch"):
     import torch
 
 from trpl.errors import ExportError
-from trpl.integrations.export import Deployable
+from trpl.integrations.export import Deployable, mode_layers
+from trpl.policies.heads import BernoulliHead, BetaHead, CategoricalHead, GaussianHead, Head, ProductHead
 
 MODULES = {"tanh": "nn.Tanh()", "relu": "nn.ReLU()", "elu": "nn.ELU()"}
 SCRIPT = '''"""A trained policy, noise-free: `action = load()(observation)`.
@@ -85,7 +86,10 @@ def script(policy: Deployable, *, suffix: str) -> str:
     if policy.clip is not None:
         act.append(f"x = x.clamp({-float(policy.clip)!r}, {float(policy.clip)!r})")
     act.append("x = self.network(x)")
-    act.append("return x" if policy.low is None else "return torch.minimum(torch.maximum(x, self.low), self.high)")
+    if policy.head is not None:
+        act += head_lines(policy.head)
+    else:
+        act.append("return x" if policy.low is None else "return torch.minimum(torch.maximum(x, self.low), self.high)")
     return SCRIPT.format(
         obs_size=policy.obs_size,
         action_size=policy.action_size,
@@ -93,6 +97,57 @@ def script(policy: Deployable, *, suffix: str) -> str:
         act=NEW_LINE.join(act),
         suffix=suffix,
     )
+
+
+def head_lines(head: Head) -> list[str]:
+    """The lines that make the environment's action of the network's outputs."""
+    parts = head.parts if isinstance(head, ProductHead) else (head,)
+    lines, start = [], 0
+    for number, part in enumerate(parts):
+        stop = start + sum(ending.size for ending in mode_layers(part))
+        lines.append(f"x{number} = x[..., {start}:{stop}]")
+        lines += [line.replace("OUT", f"x{number}") for line in _part_lines(part)]
+        start = stop
+    if not isinstance(head, ProductHead):
+        return [*lines, "return x0"]
+    names = [f"x{number}" for number in range(len(parts))]
+    if head.names is not None:
+        return [*lines, f"return {{{', '.join(f'{n!r}: {x}' for n, x in zip(head.names, names, strict=True))}}}"]
+    return [*lines, f"return ({', '.join(names)},)"]
+
+
+def _part_lines(head: Head) -> list[str]:
+    if isinstance(head, CategoricalHead):
+        ends = np.cumsum(head.sizes).tolist()
+        best = [
+            f"OUT[..., {end - n}:{end}].argmax(-1) + {s}"
+            for n, s, end in zip(head.sizes, head.starts, ends, strict=True)
+        ]
+        if head.shape is None:
+            return [f"OUT = {best[0]}"]
+        return [f"OUT = torch.stack([{', '.join(best)}], -1)", f"OUT = OUT.reshape(*OUT.shape[:-1], *{head.shape})"]
+    if isinstance(head, BernoulliHead):
+        return ["OUT = (OUT > 0).to(torch.int8)", f"OUT = OUT.reshape(*OUT.shape[:-1], *{head.shape})"]
+    assert isinstance(head, BetaHead | GaussianHead)
+    lines, actions, size = [], head.actions, head.action_size
+    if isinstance(head, BetaHead):
+        lines.append("OUT = nn.functional.softplus(OUT) + 1e-30")
+        lines.append(f"OUT = OUT[..., :{size}] / (OUT[..., :{size}] + OUT[..., {size}:])")
+    if actions is None:
+        return lines
+    if actions.squash:
+        lines.append("OUT = OUT.tanh()")
+    lines.append(f"OUT = torch.tensor({actions.offset.tolist()}) + torch.tensor({actions.gain.tolist()}) * OUT")
+    if actions.low is not None and actions.high is not None:
+        low, high = (
+            f"torch.tensor({[_number(x) for x in limit]})".replace("'", "") for limit in (actions.low, actions.high)
+        )
+        lines.append(f"OUT = torch.minimum(torch.maximum(OUT, {low}), {high})")
+    return lines
+
+
+def _number(x: float) -> str:
+    return repr(float(x)) if np.isfinite(x) else f'float("{float(x)}")'
 
 
 def load(policy: Deployable, path: str | Path) -> Any:

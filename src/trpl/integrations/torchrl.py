@@ -23,7 +23,8 @@ with needs("torchrl"):
     from torchrl.objectives.utils import ValueEstimators
     from torchrl.objectives.value import GAE
 
-from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, kl_parts
+from trpl.families import Categorical, Policy, entropy, kl, log_prob
+from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
 from trpl.integrations.distributions import Split, split
 from trpl.losses import normalised, surrogate
 
@@ -84,9 +85,10 @@ class TRPLLoss(LossModule):
     `entropy` and `min_entropy`, None at first, are attributes to be set as a schedule wants.
 
     Args:
-        actor_network: A `ProbabilisticActor` over an Independent Normal, a MultivariateNormal or one of these squashed.
-            The parameters of its distribution as of collection must be in the tensordict, where the collector leaves
-            them.
+        actor_network: A `ProbabilisticActor` over an Independent Normal, a MultivariateNormal or one of these squashed,
+            or, for `JointKLProjection`, over a Categorical, one-hot or masked or not, an Independent Categorical,
+            Bernoulli or Beta. The parameters of its distribution as of collection must be in the tensordict, where the
+            collector leaves them.
         critic_network: The value function.
         layer: A layer of `trpl.torch`.
         regression_weight: α, weight of the penalty.
@@ -179,22 +181,19 @@ class TRPLLoss(LossModule):
         """
         keys = self.tensor_keys
         predicted, old = self._policies(tensordict)
-        projected = self._project(predicted.gaussian, old)
-        log_prob = predicted.rebuild(projected).log_prob(tensordict.get(keys.action))
-        log_ratio = log_prob - tensordict.get(keys.sample_log_prob)
+        projected = self._project(predicted.policy, old)
+        log_ratio = _log_prob(predicted, projected, tensordict.get(keys.action)) - tensordict.get(keys.sample_log_prob)
         advantage = tensordict.get(keys.advantage).squeeze(-1)
         advantage = normalised(advantage, unbiased=True) if self.normalize_advantage else advantage
-        penalty = self.layer.penalty(predicted.gaussian, projected).mean()  # type: ignore[operator]
-        kl = kl_parts(predicted.gaussian.detached(), old)
+        penalty = self.layer.penalty(predicted.policy, projected).mean()  # type: ignore[operator]
+        here = predicted.policy.detached()
         return TensorDict(
             {
-                "loss_objective": surrogate(
-                    log_ratio, normalised(advantage, unbiased=True) if self.normalize_advantage else advantage
-                ),
+                "loss_objective": surrogate(log_ratio, advantage),
                 "loss_penalty": self.regression_weight * penalty,
                 "loss_critic": self.loss_critic(tensordict),
-                "kl": (kl.mean + kl.cov).mean(),
-                "entropy": entropy(predicted.gaussian.detached()).mean(),
+                "kl": kl(here, old).mean(),
+                "entropy": entropy(here).mean(),
             }
         )
 
@@ -212,7 +211,7 @@ class TRPLLoss(LossModule):
         return F.mse_loss(value, tensordict.get(self.tensor_keys.value_target))
 
     @torch.no_grad()
-    def projected(self, tensordict: TensorDictBase) -> Gaussian:
+    def projected(self, tensordict: TensorDictBase) -> Policy:
         """Project the network's policy.
 
         Args:
@@ -222,19 +221,28 @@ class TRPLLoss(LossModule):
             The projected policy; after the policy epochs a shared covariance is to be set to this one's.
         """
         predicted, old = self._policies(tensordict)
-        return self._project(predicted.gaussian, old)
+        return self._project(predicted.policy, old)
 
-    def _policies(self, tensordict: TensorDictBase) -> tuple[Split, Gaussian]:
+    def _policies(self, tensordict: TensorDictBase) -> tuple[Split, Policy]:
         """Return the policy that the network predicts, and the one that collected the data."""
-        old = split(self.actor_network.build_dist_from_params(tensordict)).gaussian
+        old = split(self.actor_network.build_dist_from_params(tensordict)).policy
         with self.actor_network_params.to_module(self.actor_network):
             predicted = split(self.actor_network.get_dist(tensordict.select(*self.actor_network.in_keys)))
         if not self.shared_covariance:
             return predicted, old
-        return predicted._replace(gaussian=_with_one_scale(predicted.gaussian)), _with_one_scale(old)
+        return predicted._replace(policy=_with_one_scale(predicted.gaussian)), _with_one_scale(old)
 
-    def _project(self, predicted: Gaussian, old: Gaussian) -> Gaussian:
+    def _project(self, predicted: Policy, old: Policy) -> Policy:
         return self.layer(predicted, old, min_entropy=self.min_entropy, entropy=self.entropy)
+
+
+def _log_prob(predicted: Split, projected: Policy, action: Tensor) -> Tensor:
+    """The log-density of actions, squashed or not; of classes as whole numbers or as 0s and a 1."""
+    if isinstance(projected, DiagGaussian | FullGaussian):
+        return predicted.rebuild(projected).log_prob(action)
+    if isinstance(projected, Categorical) and action.shape == projected.logits.shape:
+        action = action.to(torch.int8).argmax(-1)
+    return log_prob(projected, action)
 
 
 def _with_one_scale(p: Gaussian) -> Gaussian:

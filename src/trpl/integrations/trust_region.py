@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import trpl.torch
-from trpl.entropy_schedule import SCHEDULES, scheduled
+from trpl.entropy_schedule import SCHEDULES, scheduled, within_reach
 from trpl.errors import ConvergenceError
 from trpl.families import Policy, entropy, kl, log_prob
-from trpl.gaussians import DiagGaussian
+from trpl.gaussians import DiagGaussian, FullGaussian
 from trpl.losses import weighted_advantages
 from trpl.methods.registry import layers
 
@@ -92,6 +92,40 @@ class TrustRegion:
         """The layer of these settings; it does not look at values."""
         bounds = {"mean_bound": self.mean_bound, "cov_bound": self.cov_bound, "bound": self.total_bound}
         return layers()[self.projection].build(trpl.torch, bounds, **self.projection_kwargs)
+
+    @cached_property
+    def joint_layer(self) -> nn.Module:
+        """The layer with one bound on the whole KL, for policies that are no Gaussians."""
+        return trpl.torch.JointKLProjection(self.total_bound, check=False)
+
+    def layer_of(self, policy: Policy) -> Any:
+        """The layer that serves a policy: the two bounds of a KL are for Gaussians, their sum for every other policy.
+
+        Raises:
+            ValueError: The projection is for Gaussians alone.
+        """
+        if self.joint or isinstance(policy, DiagGaussian | FullGaussian):
+            return self.layer
+        if not self.bounds_kl:
+            raise ValueError(
+                f"projection {self.projection!r} is for Gaussian policies, and this one is a {type(policy).__name__}:"
+                " 'kl' and 'kl-joint' serve every policy"
+            )
+        return self.joint_layer
+
+    def project(self, predicted: Policy, old: Policy, constraint: dict[str, float]) -> Policy:
+        """The predicted policy in its region, with the entropy of the constraint, as near as the region has it.
+
+        Args:
+            predicted: What the network says now.
+            old: The policy that collected the data, of the same kind.
+            constraint: Keywords for the layer's call, from `constraint`.
+        """
+        layer = self.layer_of(predicted)
+        if constraint and isinstance(layer, trpl.torch.JointKLProjection):
+            held = {name: within_reach(value, old, self.total_bound) for name, value in constraint.items()}
+            return layer(predicted, old, **held)
+        return layer(predicted, old, **constraint)
 
     @property
     def total_bound(self) -> float:
@@ -192,11 +226,11 @@ class TrustRegion:
         Returns:
             The terms of each state.
         """
-        projected = self.layer(predicted, old, **constraint)
+        projected = self.project(predicted, old, constraint)
         log_ratio = log_prob(projected, actions) - old_log_prob
         return Terms(
             surrogate=weighted_advantages(log_ratio, advantages),
-            penalty=self.layer.penalty(predicted, projected),  # type: ignore[operator]
+            penalty=self.layer_of(predicted).penalty(predicted, projected),
             entropy=entropy(projected).expand(log_ratio.shape),
             projected=projected,
         )
@@ -243,7 +277,7 @@ class TrustRegion:
             The projected one.
         """
         mean = torch.zeros_like(std)[None]
-        return self.layer(DiagGaussian(mean, std), DiagGaussian(mean, old_std), **constraint).std
+        return self.project(DiagGaussian(mean, std), DiagGaussian(mean, old_std), constraint).std
 
 
 class SharedDeviation:

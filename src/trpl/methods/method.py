@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from trpl.errors import ConfigError
+from trpl.policies.heads import Head
 from trpl.settings import Config
 
 
@@ -31,11 +33,13 @@ class LayerSpec(NamedTuple):
         kind: The name of a class in `trpl.jax` and in `trpl.torch`.
         arguments: The layer's arguments, and the setting that gives each.
         bounds_kl: Whether its bounds are of a KL divergence.
+        otherwise: What takes its place for policies that are no Gaussians, if anything does.
     """
 
     kind: str
     arguments: Mapping[str, str]
     bounds_kl: bool = False
+    otherwise: LayerSpec | None = None
 
     def build(self, framework: Any, settings: Mapping[str, Any], **options: Any) -> Any:
         """Make the layer of a framework, which does not look at values.
@@ -65,7 +69,7 @@ class Method:
     Args:
         name: What it is called on the command line and in records.
         settings: The dataclass of its settings: `Config`, `PolicyEpochs`, or one of its own derived from these.
-        make: `make(config, *, obs_size, action_size, **options)` gives its `Algorithm`; or "module:function", which is
+        make: `make(config, *, obs_size, head, **options)` gives its `Algorithm`; or "module:function", which is
             imported when a run begins.
         label: What it is called in tables and figures; the name in capitals by default.
         style: How it looks in figures; by default colours that are left.
@@ -78,6 +82,7 @@ class Method:
         check: `check(values)` refuses settings that do not fit this method although others of its family take them.
         row: Its row in the paper's Table 1, counted from 0; rows come in blocks of three.
         contextual: Whether it can have a covariance per state.
+        needs_gaussian: Whether it serves Gaussian policies alone, not discrete, Beta and hybrid ones.
         controls_entropy: Whether it is its method with entropy control, which the paper compares apart.
         figures: Named figures that show it beside others.
     """
@@ -95,6 +100,7 @@ class Method:
     check: Callable[[Mapping[str, Any]], None] | None = None
     row: int | None = None
     contextual: bool = True
+    needs_gaussian: bool = False
     controls_entropy: bool = False
     figures: tuple[str, ...] = ()
 
@@ -118,20 +124,31 @@ class Method:
             self.check(values)
         return self.settings(method=self.name, **values)
 
-    def algorithm(self, config: Config, *, obs_size: int, action_size: int) -> Any:
+    def algorithm(self, config: Config, *, obs_size: int, head: Head) -> Any:
         """Make the algorithm for these settings.
 
         Args:
             config: The settings.
             obs_size: The length of an observation.
-            action_size: The number of action dimensions.
+            head: What the policy ends in, by the task's action space.
 
         Returns:
             What `make` gives: a `trpl.algorithms.base.Algorithm`.
+
+        Raises:
+            ConfigError: The method is for Gaussian policies, and this is another.
         """
+        if self.needs_gaussian and not head.gaussian:
+            from trpl.methods.registry import methods
+
+            others = ", ".join(method.name for method in methods() if not method.needs_gaussian)
+            raise ConfigError(
+                f"method {self.name!r} is for Gaussian policies, and the policy of {config.env_id} is a {head.words}:"
+                f" for it there are {others}"
+            )
         make = self.make
         if isinstance(make, str):
             module, name = make.split(":")
             make = getattr(importlib.import_module(module), name)
         options = {**self.options, **({} if self.layer is None else {"layer": self.layer})}
-        return make(config, obs_size=obs_size, action_size=action_size, **options)
+        return make(config, obs_size=obs_size, head=head, **options)

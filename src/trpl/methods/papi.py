@@ -31,6 +31,7 @@ _common: dict[str, Any] = {
     "make": "trpl.algorithms.papi:make",
     "columns": _columns,
     "contextual": False,
+    "needs_gaussian": True,
     "check": _shares_covariance,
 }
 register(

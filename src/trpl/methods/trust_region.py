@@ -82,12 +82,56 @@ class TrustRegion(PolicyEpochs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Separate(TrustRegion):
+class Ordered(TrustRegion):
+    """An entropy that is set before or after the trust region, not together with it."""
+
+    entropy_first: bool | None = setting(None, "set the entropy before the trust region, not after it", optional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Separate(Ordered):
     """A bound on the mean and another on the covariance."""
 
     mean_bound: float = setting(0.03, "ε_μ, bound on the mean part", above=0.0, search=Real(3e-3, 0.3, log=True))
     cov_bound: float = setting(1e-3, "ε_Σ, bound on the covariance part", above=0.0, search=Real(1e-5, 1e-2, log=True))
-    entropy_first: bool | None = setting(None, "set the entropy before the trust region, not after it", optional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeparateKL(Ordered):
+    """The KL region: two bounds for a Gaussian; one, the sum of the two or given itself, for every other policy."""
+
+    mean_bound: float | None = setting(
+        0.03, "ε_μ, bound on the mean part", above=0.0, optional=True, search=Real(3e-3, 0.3, log=True)
+    )
+    cov_bound: float | None = setting(
+        1e-3, "ε_Σ, bound on the covariance part", above=0.0, optional=True, search=Real(1e-5, 1e-2, log=True)
+    )
+    bound: float | None = setting(
+        None, "ε, bound on the whole KL", above=0.0, optional=True, search=Real(3e-3, 0.3, log=True)
+    )
+
+    @property
+    def whole_bound(self) -> float:
+        """The bound on the whole KL."""
+        if self.bound is not None:
+            return self.bound
+        assert self.mean_bound is not None
+        assert self.cov_bound is not None
+        return self.mean_bound + self.cov_bound
+
+    def check_together(self) -> None:
+        """Refuse bounds of which some are missing, or too many given.
+
+        Raises:
+            ConfigError: There are neither the two bounds nor the one, or both.
+        """
+        super().check_together()
+        given = {name: self.get(name) is not None for name in ("mean_bound", "cov_bound", "bound")}
+        if given["mean_bound"] != given["cov_bound"] or given["mean_bound"] == given["bound"]:
+            raise ConfigError(
+                f"method {self.method!r} wants mean_bound and cov_bound (for a Gaussian policy), or bound (for every"
+                f" other): it has {', '.join(name for name in given if given[name]) or 'none of them'}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +160,22 @@ class Joint(TrustRegion):
 
 
 FULL_REGRESSION: Values = {"regression": "full", "regression_weight": 0.0, "regression_epochs": 10}
+# Discrete tasks, of which the paper has none: found on other seeds than those of results/discrete.
+DISCRETE: Mapping[str, Values] = {
+    "control": {
+        "bound": 0.05,
+        "regression_weight": 1.0,
+        "policy_epochs": 10,
+        "learning_rate": 3e-4,
+        "minibatch_size": 64,
+    },
+    "lunar": {"bound": 0.05, "regression_weight": 1.0, "policy_epochs": 5, "learning_rate": 3e-4, "minibatch_size": 64},
+}
 # What choosing an entropy schedule brings with it, by table; the reacher's table has none, so it is the first's.
 _SCHEDULE = {"entropy_schedule": "exponential", "target_entropy": 0.0}
 ENTROPY: Mapping[str, Values] = {
     "mujoco": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
+    **{table: {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False} for table in DISCRETE},
     "humanoid": {**_SCHEDULE, "temperature": 0.2, "entropy_equality": True},
     "reacher": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
     "episodic": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
@@ -139,6 +195,8 @@ def implied(table: str, overrides: Values) -> Values:
         found |= ENTROPY[table]
     if overrides.get("entropy_schedule") == "linear":
         found["temperature"] = None
+    if overrides.get("bound") is not None:
+        found |= {"mean_bound": None, "cov_bound": None}
     return found
 
 
@@ -163,6 +221,7 @@ def register_region(
     """Register the method of a region and, where the paper has it, the one with entropy control (`-e`, dashed)."""
     columns = {table: {**COLUMNS.get(table, {}), **values} for table, values in columns.items()}
     common = {"settings": settings, "layer": layer, "make": "trpl.algorithms.trpl:make", "implied": implied}
+    common["needs_gaussian"] = "bound" not in (layer.otherwise or layer).arguments
     row, entropy_row = rows or (None, None)
     style = Style(*colours, dash)
     register(Method(name=name, label=label, style=style, columns=columns, source=source, row=row, **common))
@@ -186,6 +245,7 @@ def register_region(
     )
 
 
+JOINT = LayerSpec("JointKLProjection", {"bound": "bound"}, bounds_kl=True)
 BOUNDS = {"mean_bound": "mean_bound", "cov_bound": "cov_bound", "entropy_first": "entropy_first"}
 
 register_region(
@@ -210,9 +270,10 @@ register_region(
     "kl",
     "KL",
     palette.BLUE,
-    Separate,
-    LayerSpec("KLProjection", BOUNDS, bounds_kl=True),
+    SeparateKL,
+    LayerSpec("KLProjection", BOUNDS, bounds_kl=True, otherwise=JOINT),
     columns={
+        **{table: {"mean_bound": None, "cov_bound": None, **values} for table, values in DISCRETE.items()},
         "humanoid": {"mean_bound": 0.05, "cov_bound": 1e-4},
         "reacher": {"cov_bound": 5e-5},
         "reacher contextual": {"cov_bound": 1e-3},  # "the second value for ε_Σ of the KL projection"
@@ -225,8 +286,9 @@ register_region(
     "KL-JOINT",
     palette.SKY,
     Joint,
-    LayerSpec("JointKLProjection", {"bound": "bound"}, bounds_kl=True),
+    JOINT,
     columns={
+        **DISCRETE,
         "humanoid": {"bound": 0.0501},
         "reacher": {"bound": 0.03005},
         "reacher contextual": {"bound": 0.031},

@@ -1,4 +1,4 @@
-"""Networks from observation to Gaussian (`networks`, JAX) and the same weights acting in NumPy (`acting`)."""
+"""Networks from observation to distribution (`networks`, JAX), and the same weights acting in NumPy (`acting`)."""
 
 from trpl.policies.acting import Policy, load_policy
 

@@ -4,22 +4,22 @@ The same forward pass serves collection, evaluation and a policy loaded from a r
 environment step would cost more than the 64 × 64 network itself.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trpl.policies import heads
-from trpl.policies.actions import ActionMap, take_action_map
+from trpl.policies import covariances
+from trpl.policies.heads import Head
 from trpl.policies.normaliser import standardise
-from trpl.policies.storage import newest_checkpoint, read_checkpoint
+from trpl.policies.storage import newest_checkpoint, read_checkpoint, stored_head
 from trpl.policies.weights import SPREADS, affine, covariance_of, hidden_names, is_contextual
 
 add, tanh = np.add, np.tanh  # looked up once: acting runs at every environment step
 
 
-class Actor:
+class GaussianActor:
     """Weights by name → mean and samples of the Gaussian policy, for normalised observations [..., obs], float32."""
 
     def __init__(self, weights: Mapping[str, Any]):
@@ -37,9 +37,13 @@ class Actor:
         self._single = [(np.ascontiguousarray(weight.T).dot, bias) for weight, bias in self._layers]
         self._single_mean = np.ascontiguousarray(self._mean[0].T).dot, self._mean[1]
 
-    def mean(self, observations: np.ndarray) -> np.ndarray:
-        """Return the mean action: what acts when no noise is wanted."""
+    def mode(self, observations: np.ndarray) -> np.ndarray:
+        """Return the mean, which is the most likely action: what acts when no noise is wanted."""
         return self._features_and_mean(observations)[1]
+
+    def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> np.ndarray:
+        """Standard normal numbers for steps in states [*states]."""
+        return rng.standard_normal((num_steps, *states, self.action_size), dtype=np.float32)
 
     def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """mean + L·noise with Σ = LLᵀ and standard normal `noise` [..., act]; raw, neither squashed nor clipped."""
@@ -84,7 +88,11 @@ class Actor:
 
     def _scale(self, raw: np.ndarray) -> np.ndarray:
         """Compute standard deviations or Cholesky factors from raw numbers."""
-        return heads.positive(raw) if self.covariance == "diagonal" else heads.cholesky_from_raw(raw, self.action_size)
+        return (
+            covariances.positive(raw)
+            if self.covariance == "diagonal"
+            else covariances.cholesky_from_raw(raw, self.action_size)
+        )
 
 
 def _affine(x: np.ndarray, layer: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
@@ -92,24 +100,64 @@ def _affine(x: np.ndarray, layer: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     return x @ weight + bias
 
 
+class HeadActor:
+    """The same for any other head: its outputs for normalised observations [..., obs], and what it draws from them."""
+
+    def __init__(self, weights: Mapping[str, Any], head: Head):
+        weights = {name: np.asarray(weight, np.float32) for name, weight in weights.items()}
+        self.head, self.action_size = head, head.action_size
+        self._layers = [affine(weights, name) for name in hidden_names(weights)]
+        self._endings = [(ending.name, affine(weights, ending.name)) for ending in head.layers]
+        self._shared = {name: weights[f"{name}/raw"] for name in head.shared}
+        self.obs_size = [*self._layers, self._endings[0][1]][0][0].shape[0]
+
+    def mode(self, observations: np.ndarray) -> np.ndarray:
+        """The most likely action: what acts when no noise is wanted."""
+        return self.head.mode(self._outputs(observations))
+
+    def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Sequence[Any]:
+        """What `sample` takes, an entry for each step."""
+        return self.head.noise(rng, num_steps, states)
+
+    def sample(self, observations: np.ndarray, noise: Any) -> np.ndarray:
+        """Actions drawn from the policy, as rollouts keep them."""
+        return self.head.sample(self._outputs(observations), noise)
+
+    def prepared(self, noise: Sequence[Any]) -> tuple[Callable[[np.ndarray, Any], np.ndarray], Sequence[Any]]:
+        """For a loop over single observations: there is nothing to work out before it."""
+        return self.sample, noise
+
+    def _outputs(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        for layer in self._layers:
+            x = _affine(x, layer)
+            tanh(x, x)
+        return {**{name: _affine(x, layer) for name, layer in self._endings}, **self._shared}
+
+
+def make_actor(weights: Mapping[str, Any], head: Head) -> GaussianActor | HeadActor:
+    """Make what acts with a network's weights: for a Gaussian alone the faster one."""
+    return GaussianActor(weights) if head.gaussian else HeadActor(weights, head)
+
+
 class Policy:
     """A trained policy with its observation normaliser: `action = policy(observation)`.
 
     Noise-free as in evaluation; given a NumPy generator, `policy(observation, rng)` samples as in training.
-    Observations may have any leading axes. Actions are the environment's: where the policy was trained in units of the
-    action box, or clipped to it, they are that here too.
+    Observations may have any leading axes. Actions are the environment's: a number for `Discrete`, a tuple or a
+    dictionary for hybrid spaces, and where the policy was trained in units of the action box, squashed or clipped to
+    it, they are that here too.
     """
 
     def __init__(
         self,
-        actor: Actor,
+        actor: GaussianActor | HeadActor,
+        head: Head,
         *,
         shift: np.ndarray,
         scale: np.ndarray,
         clip: float | None,
-        actions: ActionMap | None = None,
     ):
-        self.actor, self.shift, self.scale, self.clip, self.actions = actor, shift, scale, clip, actions
+        self.actor, self.head, self.shift, self.scale, self.clip = actor, head, shift, scale, clip
 
     @property
     def obs_size(self) -> int:
@@ -119,7 +167,7 @@ class Policy:
     def action_size(self) -> int:
         return self.actor.action_size
 
-    def __call__(self, observation: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+    def __call__(self, observation: np.ndarray, rng: np.random.Generator | None = None) -> Any:
         observation = np.asarray(observation)
         if observation.shape[-1:] != (self.obs_size,):
             raise ValueError(
@@ -127,11 +175,10 @@ class Policy:
             )
         normalised = standardise(observation, self.shift, self.scale, self.clip)
         if rng is None:
-            action = self.actor.mean(normalised)
+            action = self.actor.mode(normalised)
         else:
-            noise = rng.standard_normal((*observation.shape[:-1], self.action_size), dtype=np.float32)
-            action = self.actor.sample(normalised, noise)
-        return action if self.actions is None else self.actions(action)
+            action = self.actor.sample(normalised, self.actor.noise(rng, 1, observation.shape[:-1])[0])
+        return self.head.take(action)
 
 
 def load_policy(run: str | Path) -> Policy:
@@ -151,6 +198,6 @@ def load_policy(run: str | Path) -> Policy:
         action = policy(observation)
     """
     arrays, meta = read_checkpoint(newest_checkpoint(run), part="policy")
-    shift, scale = arrays.pop("observation/shift"), arrays.pop("observation/scale")
-    actions = take_action_map(arrays)
-    return Policy(Actor(arrays), shift=shift, scale=scale, clip=meta["observation_clip"], actions=actions)
+    head = stored_head(arrays, meta)
+    shift, scale = arrays["observation/shift"], arrays["observation/scale"]
+    return Policy(make_actor(arrays, head), head, shift=shift, scale=scale, clip=meta["observation_clip"])

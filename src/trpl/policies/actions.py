@@ -1,4 +1,4 @@
-"""From a policy's actions to the environment's: in units of the action box, clipped to it, or as they are."""
+"""From a policy's actions to those of a box: in its units, squashed into it, clipped to it, or as they are."""
 
 from __future__ import annotations
 
@@ -9,25 +9,50 @@ import numpy as np
 
 UNITS = ("raw", "box")
 GAIN, OFFSET, LOW, HIGH = "action/gain", "action/offset", "action/low", "action/high"
+SQUASH = "action/squash"  # all ones where actions are squashed, absent where not
 
 
 class ActionMap(NamedTuple):
-    """action = offset + gain · a, then held within low and high where they are given."""
+    """action = offset + gain · a, then held within low and high where they are given; tanh(a) for a with `squash`."""
 
     gain: np.ndarray
     offset: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
+    squash: bool = False
 
     def __call__(self, action: np.ndarray) -> np.ndarray:
         """Give the environment's action for the policy's; the type stays."""
+        if self.squash:
+            action = np.tanh(action)
         found = (self.offset + self.gain * action).astype(action.dtype)
         return found if self.low is None else np.clip(found, self.low, self.high)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Give what a checkpoint keeps of it."""
         limits = {} if self.low is None or self.high is None else {LOW: self.low, HIGH: self.high}
-        return {GAIN: self.gain, OFFSET: self.offset, **limits}
+        squash = {SQUASH: np.ones_like(self.gain)} if self.squash else {}
+        return {GAIN: self.gain, OFFSET: self.offset, **limits, **squash}
+
+    def to_json(self) -> dict[str, Any]:
+        """Give what `from_json` needs."""
+        vectors = {name: getattr(self, name) for name in ("gain", "offset", "low", "high")}
+        return {**{name: None if x is None else x.tolist() for name, x in vectors.items()}, "squash": self.squash}
+
+    @classmethod
+    def from_json(cls, values: Any) -> ActionMap | None:
+        """Read back what `to_json` gave; None stays None.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        if values is None:
+            return None
+        given = [values[name] for name in ("gain", "offset", "low", "high")]
+        gain, offset, low, high = (None if x is None else np.array(x, np.float32) for x in given)
+        if gain is None or offset is None or len({x.shape for x in (gain, offset, low, high) if x is not None}) != 1:
+            raise ValueError("its actions' transformation is not made of vectors of one size")
+        return cls(gain, offset, low, high, squash=bool(values["squash"]))
 
 
 def action_map(low: np.ndarray, high: np.ndarray, *, units: str, clip: bool) -> ActionMap | None:
@@ -45,16 +70,31 @@ def action_map(low: np.ndarray, high: np.ndarray, *, units: str, clip: bool) -> 
     return ActionMap(gain, offset, low if clip else None, high if clip else None)
 
 
+def squashed_map(low: np.ndarray, high: np.ndarray) -> ActionMap:
+    """Make the map of all numbers into a box with ends on all sides: its middle, and tanh times half its width."""
+    low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+    half = (high - low) / 2
+    return ActionMap(half, low + half, low, high, squash=True)
+
+
+def unit_map(low: np.ndarray, high: np.ndarray) -> ActionMap:
+    """Make the map of numbers between 0 and 1 into a box with ends on all sides."""
+    low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+    return ActionMap(high - low, low, low, high)
+
+
 def take_action_map(arrays: dict[str, Any]) -> ActionMap | None:
     """Take the map out of a checkpoint's arrays; checkpoints of raw actions have none."""
     found = {name: arrays.pop(name, None) for name in (GAIN, OFFSET, LOW, HIGH)}
-    return None if found[GAIN] is None else ActionMap(*found.values())
+    squash = arrays.pop(SQUASH, None) is not None
+    return None if found[GAIN] is None else ActionMap(*found.values(), squash=squash)
 
 
 def map_problem(arrays: Mapping[str, np.ndarray], action_size: int) -> str | None:
     """Say what keeps arrays from being a map."""
-    present = [name for name in (GAIN, OFFSET, LOW, HIGH) if name in arrays]
-    if len({name in arrays for name in (GAIN, OFFSET)}) == 2 or len({name in arrays for name in (LOW, HIGH)}) == 2:
+    present = [name for name in (GAIN, OFFSET, LOW, HIGH, SQUASH) if name in arrays]
+    partly = len({name in arrays for name in (GAIN, OFFSET)}) == 2 or len({name in arrays for name in (LOW, HIGH)}) == 2
+    if partly or present == [SQUASH]:
         return f"it has only part of its actions' transformation: {', '.join(present)}"
     for name in present:
         if arrays[name].dtype.kind != "f" or arrays[name].shape != (action_size,) or np.isnan(arrays[name]).any():

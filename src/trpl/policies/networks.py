@@ -12,69 +12,46 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from trpl.gaussians import Gaussian
-from trpl.policies import heads
-from trpl.policies.weights import SPREADS, affine, hidden_name, hidden_names
+from trpl.families import Policy
+from trpl.policies.heads import Head
+from trpl.policies.weights import affine, hidden_name, hidden_names
 
 Weights = dict[str, Array]
 
-HIDDEN_GAIN, MEAN_GAIN, SPREAD_GAIN, VALUE_GAIN = 2.0**0.5, 0.01, 0.01, 1.0
+HIDDEN_GAIN, VALUE_GAIN = 2.0**0.5, 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianPolicy:
-    """A tanh network for the mean, and a covariance: diagonal or full, one for all states or one per state.
-
-    The covariance is parametrised as in `heads`; standard deviations are 1 at first.
-    """
+class PolicyNetwork:
+    """A tanh network whose last layers, and what they mean, are a head's."""
 
     obs_size: int
-    action_size: int
+    head: Head
     hidden_sizes: tuple[int, ...] = (64, 64)
-    covariance: str = "diagonal"  # or "full"
-    contextual: bool = False  # a covariance per state
-    initial_std: float = 1.0
-
-    @property
-    def spread_size(self) -> int:
-        """Count the numbers that describe one covariance."""
-        return heads.spread_size(self.covariance, self.action_size)
-
-    @property
-    def spread_name(self) -> str:
-        """Name the layer, or the raw numbers, of the covariance."""
-        return SPREADS[self.covariance]
 
     def init(self, key: Array) -> Weights:
-        """Draw orthogonal weights (gain √2, mean head 0.01); biases are 0, standard deviations `initial_std`."""
-        hidden_key, mean_key, spread_key = jax.random.split(key, 3)
+        """Draw orthogonal weights (gain √2, last layers 0.01); biases and shared numbers are 0 or as the head says."""
+        hidden_key, *keys = jax.random.split(key, max(3, 1 + len(self.head.layers)))
         weights = init_hidden(hidden_key, self.obs_size, self.hidden_sizes)
         features_size = ([self.obs_size, *self.hidden_sizes])[-1]
-        weights |= init_layer(mean_key, "mean", (features_size, self.action_size), gain=MEAN_GAIN)
-        start = jnp.zeros(self.spread_size)
-        if self.initial_std != 1.0:
-            start = start.at[: self.action_size].set(heads.raw_from_positive(jnp.asarray(self.initial_std)))
-        if self.contextual:
-            weights |= init_layer(spread_key, self.spread_name, (features_size, self.spread_size), gain=SPREAD_GAIN)
-            weights[f"{self.spread_name}/bias"] = start
-        else:
-            weights[f"{self.spread_name}/raw"] = start
-        return weights
+        for own_key, (name, size, gain) in zip(keys, self.head.layers, strict=False):
+            weights |= init_layer(own_key, name, (features_size, size), gain=gain)
+        weights |= {f"{name}/raw": jnp.zeros(size) for name, size in self.head.shared.items()}
+        return weights | self.head.initial(jnp)
 
-    def __call__(self, weights: Weights, observations: Array) -> Gaussian:
-        """Predict a Gaussian for each observation; the covariance has no batch axes when it is shared."""
+    def __call__(self, weights: Weights, observations: Array) -> Policy:
+        """Predict a distribution for each observation; what is shared between states has no batch axes."""
         features = hidden(weights, observations)
-        mean = layer(weights, "mean", features)
-        raw = layer(weights, self.spread_name, features) if self.contextual else weights[f"{self.spread_name}/raw"]
-        return self.gaussian(mean, raw)
+        outputs = {ending.name: layer(weights, ending.name, features) for ending in self.head.layers}
+        return self.head.distribution(outputs | {name: weights[f"{name}/raw"] for name in self.head.shared})
 
-    def gaussian(self, mean: Array, raw: Array) -> Gaussian:
-        """Build the Gaussian with this mean whose covariance `raw` describes."""
-        return heads.gaussian(mean, raw, self.covariance)
+    def log_prob(self, policy: Policy, actions: Array) -> Array:
+        """Compute the log-density of a rollout's actions [..., action_size] under a policy of this network."""
+        return self.head.log_prob(policy, actions)
 
-    def set_spread(self, weights: Weights, gaussian: Gaussian) -> Weights:
-        """Set the shared covariance to that of `gaussian`, whose covariance must not depend on the state."""
-        return weights | {f"{self.spread_name}/raw": heads.raw_from(gaussian)}
+    def settle(self, weights: Weights, projected: Policy) -> Weights:
+        """Set the numbers that all states share to those of a projection, averaged where it has one for each state."""
+        return weights | {f"{name}/raw": value for name, value in self.head.settled(projected).items()}
 
 
 @dataclass(frozen=True, kw_only=True)

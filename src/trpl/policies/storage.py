@@ -2,7 +2,8 @@
 
 A checkpoint is a folder `checkpoints/00000120` with
 
-    policy.safetensors   the weights that act, under their names, and `observation/shift`, `observation/scale`
+    policy.safetensors   the weights that act, under their names, and `observation/shift`, `observation/scale`;
+                         what they mean stands in the meta data, under `head`, where it is not a Gaussian
     state.safetensors    everything else needed to go on
     manifest.json        {"content": {"epoch", "meta", "files": {name: sha256}}, "sha256": of the content}
 
@@ -22,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from trpl.errors import CheckpointError
-from trpl.policies.actions import map_problem
-from trpl.policies.heads import spread_size
-from trpl.policies.weights import SPREADS, covariance_of, hidden_names, is_contextual
+from trpl.policies.actions import map_problem, take_action_map
+from trpl.policies.heads import GaussianHead, Head, from_json
+from trpl.policies.weights import covariance_of, hidden_names, is_contextual
 
 FOLDER, BEST = "checkpoints", "best"
 MANIFEST = "manifest.json"
@@ -201,35 +202,47 @@ def _check_policy(arrays: Arrays, meta: Mapping[str, Any], *, where: Path) -> No
         raise CheckpointError(f"checkpoint {where} holds no policy: {problem}")
 
 
+def stored_head(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Head:
+    """Find the head of a checkpoint's policy: described in its meta data, or a Gaussian's by the names of its weights.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if meta.get("head") is not None:
+        return from_json(meta["head"])
+    size = arrays["mean/bias"].shape[-1] if "mean/bias" in arrays and arrays["mean/bias"].ndim else 0
+    actions = take_action_map({name: x for name, x in arrays.items() if name.startswith("action/")})
+    return GaussianHead(size, covariance_of(arrays), is_contextual(arrays), actions=actions)
+
+
 def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
-    layers = [*hidden_names(arrays), "mean"]
-    spread, contextual = SPREADS[covariance_of(arrays)], is_contextual(arrays)
-    ends = [*layers, spread] if contextual else layers
-    wanted = [f"{layer}/{kind}" for layer in ends for kind in ("weight", "bias")]
-    wanted += ["observation/shift", "observation/scale"] + ([] if contextual else [f"{spread}/raw"])
+    try:
+        head = stored_head(arrays, meta)
+    except ValueError as error:
+        return f"of its head: {error}"
+    hidden, endings = hidden_names(arrays), head.layers
+    layers = [*hidden, *(ending.name for ending in endings)]
+    wanted = [f"{layer}/{kind}" for layer in layers for kind in ("weight", "bias")]
+    wanted += ["observation/shift", "observation/scale", *(f"{name}/raw" for name in head.shared)]
     for name in wanted:
         if name not in arrays:
             return f"{name} is missing"
         if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
             return f"{name} is not finite numbers"
     shapes = {name: array.shape for name, array in arrays.items()}
-    if len(shapes["mean/bias"]) != 1 or len(shapes[f"{layers[0]}/weight"]) != 2:
-        return "its first or last layer is no matrix"
-    (actions,), size = shapes["mean/bias"], shapes[f"{layers[0]}/weight"][0]
-    numbers = spread_size(covariance_of(arrays), actions)
-    inputs = size
-    fits = shapes["observation/shift"] == shapes["observation/scale"] == (size,)
-    for layer in layers:
+    if len(shapes[f"{layers[0]}/weight"]) != 2:
+        return "its first layer is no matrix"
+    size = shapes[f"{layers[0]}/weight"][0]
+    fits = shapes["observation/shift"] == shapes["observation/scale"] == (size,) and head.action_size > 0 < size
+    for layer in hidden:
         outputs = shapes[f"{layer}/bias"]
         fits = fits and len(outputs) == 1 and shapes[f"{layer}/weight"] == (size, *outputs)
-        inputs, size = size, outputs[0] if len(outputs) == 1 else -1
-    if contextual:
-        fits = fits and shapes[f"{spread}/weight"] == (inputs, numbers) and shapes[f"{spread}/bias"] == (numbers,)
-    else:
-        fits = fits and shapes[f"{spread}/raw"] == (numbers,)
-    if not fits or 0 in (actions, shapes["observation/shift"][0]):
+        size = outputs[0] if len(outputs) == 1 else -1
+    for name, outputs, _ in endings:
+        fits = fits and shapes[f"{name}/weight"] == (size, outputs) and shapes[f"{name}/bias"] == (outputs,)
+    if not fits or any(shapes[f"{name}/raw"] != (length,) for name, length in head.shared.items()):
         return "its layers do not fit together"
-    problem = map_problem(arrays, actions)
+    problem = map_problem(arrays, head.action_size)
     if problem:
         return problem
     shift, scale = np.abs(arrays["observation/shift"]), arrays["observation/scale"]

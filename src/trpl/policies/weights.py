@@ -2,8 +2,10 @@
 
 layer0/weight, layer0/bias, layer1/...    the hidden layers, [in, out] and [out]
 mean/weight, mean/bias                    the head of the mean
-std/raw or chol/raw                       one covariance for all states, as raw numbers (`heads`)
+std/raw or chol/raw                       one covariance for all states, as raw numbers (`covariances`)
 std/weight, std/bias or chol/...          instead of these: a head for a covariance per state
+logits/..., shape/...                     instead of all these: the last layer of a discrete or of a Beta policy
+part0.mean/..., part1.logits/...          the last layers of a product's parts
 """
 
 from collections.abc import Mapping

@@ -76,6 +76,30 @@ TABLES: Mapping[str, Table] = {  # by the names that methods use for their colum
         },
     ),
 }
+TABLES = TABLES | {  # tasks with discrete actions, of which the paper has none
+    "control": Table(
+        "settings of this project for small discrete tasks (results/discrete)",
+        "100 epochs",
+        ("CartPole-v1", "Acrobot-v1", "MiniGrid-Empty-5x5-v0"),
+        {**_ALL, "total_steps": 100 * 2048, "rollout_size": 2048, "eval_every": 10, "learning_rate_decay": True},
+    ),
+    "lunar": Table(
+        "settings of this project for LunarLander (results/discrete)",
+        "a million steps, discount and λ of rl_zoo3's PPO",
+        ("LunarLander-v3",),
+        {
+            **_ALL,
+            "total_steps": 1_000_000,
+            "rollout_size": 4096,
+            "value_epochs": 5,
+            "discount": 0.999,
+            "gae_lambda": 0.98,
+            "entropy_weight": 0.01,
+            "eval_every": 10,
+            "learning_rate_decay": True,
+        },
+    ),
+}
 OTHERWISE = "mujoco"  # the table that serves every task which no table names
 PAPER_TASKS = (*MUJOCO_TASKS, HUMANOID)  # of the paper's Table 1, in its order
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from trpl.errors import FaultyEnvironmentError
 from trpl.messages import needs
-from trpl.policies.actions import ActionMap
-from trpl.rollouts.environments import Environment, check_spaces, map_of
+from trpl.policies.heads import Head
+from trpl.rollouts.environments import Environment
 from trpl.rollouts.processes import ProcessEnvironments
 from trpl.rollouts.seeds import ENVIRONMENT_STREAM, Ended, derived_seed
+from trpl.rollouts.spaces import head_of, observing
 from trpl.rollouts.task_spec import Task, as_task
 
 
@@ -25,7 +26,7 @@ class Environments(Protocol):
     num_envs: int
     observation_size: int
     action_size: int
-    action_map: ActionMap | None
+    head: Head
     single: Environment | None  # the only one, where it can be stepped by itself
 
     def begin(self) -> np.ndarray:
@@ -71,7 +72,7 @@ class SyncEnvironments:
         self.single = self.environments[0] if num_envs == 1 else None
         self.observation_size = self.environments[0].observation_size
         self.action_size = self.environments[0].action_size
-        self.action_map = self.environments[0].action_map
+        self.head = self.environments[0].head
 
     def begin(self) -> np.ndarray:
         return np.stack([environment.begin() for environment in self.environments])
@@ -163,11 +164,11 @@ class PooledEnvironments:
         self._pool = envpool.make_gymnasium(
             env_id, num_envs=num_envs, seed=derived_seed(seed, ENVIRONMENT_STREAM) >> 1, **task.kwargs
         )
-        check_spaces(self._pool.observation_space, self._pool.action_space, env_id=env_id)
-        self.observation_size = int(self._pool.observation_space.shape[0])
-        self.action_size = int(self._pool.action_space.shape[0])
-        self._action_dtype = self._pool.action_space.dtype
-        self.action_map = map_of(self._pool.action_space, task)
+        self.observation_size, flatten = observing(self._pool.observation_space, env_id=env_id)
+        if flatten is not None:
+            raise ValueError(f"observations of {env_id} are no vectors; vectorisation 'sync' flattens them")
+        self.head = head_of(self._pool.action_space, task)
+        self.action_size, self._action_dtype = self.head.action_size, self._pool.action_space.dtype
         self._num_calls = 0
 
     def begin(self) -> np.ndarray:
@@ -176,9 +177,8 @@ class PooledEnvironments:
 
     def step(self, actions, *, observations, rewards, terminated, truncated) -> Ended:
         self._num_calls += 1
-        if self.action_map is not None:
-            actions = self.action_map(actions)
-        reached, rewards[:], terminated[:], truncated[:], _ = self._pool.step(actions.astype(self._action_dtype))
+        own = self.head.take(actions).astype(self._action_dtype)
+        reached, rewards[:], terminated[:], truncated[:], _ = self._pool.step(own)
         if not (np.isfinite(reached).all() and np.isfinite(rewards).all()):
             raise FaultyEnvironmentError(f"{self.env_id} (envpool): observation or reward is not finite")
         observations[:] = reached

@@ -19,18 +19,23 @@ NOISE_STREAM = 102  # third word of the seeds [seed, iteration, stream]
 class Actor(Protocol):
     """A policy as collection sees it: NumPy in, NumPy out, for normalised observations [obs] or [N, obs] in float32.
 
-    `trpl.policies.acting.Actor` is one.
+    `mode` acts without noise; `noise` draws what `sample` takes, an entry for each step; `prepared` is for a loop over
+    single observations. `trpl.policies.acting.make_actor` makes one.
     """
 
-    def mean(self, observations: np.ndarray) -> np.ndarray:
-        """Return the mean action: what acts when no noise is wanted."""
+    def mode(self, observations: np.ndarray) -> np.ndarray:
+        """Return the most likely action: what acts when no noise is wanted."""
         ...
 
-    def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Return an action for each observation, from standard normal noise."""
+    def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Any:
+        """Draw what `sample` takes, an entry for each step, each for states [*states]."""
         ...
 
-    def prepared(self, noise: np.ndarray) -> tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], np.ndarray]:
+    def sample(self, observations: np.ndarray, noise: Any) -> np.ndarray:
+        """Return an action for each observation, from an entry of the noise."""
+        ...
+
+    def prepared(self, noise: Any) -> tuple[Callable[[np.ndarray, Any], np.ndarray], Any]:
         """Prepare a loop over single observations: what does `sample`'s work, and the noise for it."""
         ...
 
@@ -41,7 +46,7 @@ class Rollout(NamedTuple):
     Args:
         observations: float32 [T, N, obs], normalised: what the policy saw.
         next_observations: float32 [T, N, obs], normalised, the true next one, before any reset.
-        actions: float32 [T, N, act], raw.
+        actions: float32 [T, N, act], the policy's own.
         rewards: float32 [T, N], normalised where rewards are.
         terminated: bool [T, N].
         truncated: bool [T, N].
@@ -125,9 +130,8 @@ class Collector:
             truncated=np.zeros(shape, bool),
         )
         generator = np.random.default_rng([self.seed, iteration, NOISE_STREAM])
-        noise = generator.standard_normal(actions.shape, dtype=np.float32)
-        loop = self._step_all if self.environments.single is None else self._step_one
-        final_observations = loop(actor, noise, into=steps)
+        loop, states = (self._step_all, (self.num_envs,)) if self.environments.single is None else (self._step_one, ())
+        final_observations = loop(actor, actor.noise(generator, num_steps, states), into=steps)
 
         next_observations = np.empty_like(observations)
         next_observations[:-1] = observations[1:]
@@ -147,7 +151,7 @@ class Collector:
             episode_lengths=episode_lengths,
         )
 
-    def _step_all(self, actor: Actor, noise: np.ndarray, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
+    def _step_all(self, actor: Actor, noise: Any, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
         """Fill the arrays step by step; which (step, environment) ended an episode, with its last observation."""
         observations, actions, rewards, terminated, truncated = into
         raw, current, final_observations = self._raw, self._normalised, []
@@ -163,11 +167,11 @@ class Collector:
         self._normalised = current
         return final_observations
 
-    def _step_one(self, actor: Actor, noise: np.ndarray, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
+    def _step_one(self, actor: Actor, noise: Any, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
         """The same for a single environment, without their axis: a microsecond less at every step."""
         environment, current, raw = self.environments.single, self._normalised, self._raw[0]
         assert environment is not None
-        (sample, noise), step, observe = actor.prepared(noise[:, 0]), environment.step, self.normaliser.observe
+        (sample, noise), step, observe = actor.prepared(noise), environment.step, self.normaliser.observe
         seen, taken, found, final_observations = [], [], [], []
         for t, epsilon in enumerate(noise):
             seen.append(current)

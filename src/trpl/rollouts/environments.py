@@ -6,6 +6,7 @@ state of its generator at the last reset and the actions since), so that a run c
 episode without knowing anything about the simulator: restoring is doing it again.
 """
 
+import importlib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -17,15 +18,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from trpl.errors import FaultyEnvironmentError, ReplayError, UnknownEnvironmentError, UnsupportedSpaceError
+from trpl.errors import FaultyEnvironmentError, ReplayError, UnknownEnvironmentError
 from trpl.messages import closest
-from trpl.policies.actions import ActionMap, action_map
+from trpl.policies.heads import GaussianHead
 from trpl.rollouts.lean import lean_step
+from trpl.rollouts.spaces import head_of, observing
 from trpl.rollouts.task_spec import LOCAL, Task, as_task
 
-SUPPORTED_SPACES = (
-    "supported are observations and actions that are Box spaces with one axis (vectors of numbers, actions of floats)"
-)
+NAMESAKES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}  # tasks by the start of their name → who registers them
 
 
 def make_environment(env_id: str, *, render_mode: str | None = None, **kwargs: Any) -> gym.Env:
@@ -54,13 +54,21 @@ def make_environment(env_id: str, *, render_mode: str | None = None, **kwargs: A
     with warnings.catch_warnings(), _quiet_mujoco():
         warnings.filterwarnings("ignore", message=".*is out of date.*")
         try:
+            _import_namesake(env_id)
             env = gym.make(env_id, disable_env_checker=True, **options)
         except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, ModuleNotFoundError) as error:
             raise UnknownEnvironmentError(_unknown(env_id, error)) from error
         except (Exception, SystemExit) as error:
             raise FaultyEnvironmentError(f"{env_id} could not be made: {type(error).__name__}: {error}") from error
-    check_spaces(env.observation_space, env.action_space, env_id=env_id)
+    observing(env.observation_space, env_id=env_id)
     return env
+
+
+def _import_namesake(env_id: str) -> None:
+    """Import the package that registers tasks of this name, where they are not registered yet and it is installed."""
+    package = next((package for start, package in NAMESAKES.items() if env_id.startswith(start)), None)
+    if package is not None and env_id not in gym.registry and find_spec(package) is not None:
+        importlib.import_module(package)
 
 
 def _unknown(env_id: str, error: Exception) -> str:
@@ -103,36 +111,6 @@ def _quiet_mujoco() -> Iterator[None]:
         mujoco.set_mju_user_warning(before)  # type: ignore[attr-defined]
 
 
-def check_spaces(observation_space: gym.Space, action_space: gym.Space, *, env_id: str) -> None:
-    """Raise `UnsupportedSpaceError` unless both spaces are vectors."""
-    for role, space in (("observation", observation_space), ("action", action_space)):
-        if not isinstance(space, gym.spaces.Box):
-            hint = f"{role} space is {type(space).__name__}"
-            if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
-                hint += ", which gymnasium.wrappers.FlattenObservation can turn into a vector"
-        elif len(space.shape) == 3:
-            hint = f"{role} space has shape {space.shape}, which looks like images"
-        elif len(space.shape) != 1 or space.shape[0] == 0:
-            hint = f"{role} space has shape {space.shape}"
-        elif role == "action" and not np.issubdtype(space.dtype, np.floating):
-            hint = f"action space has dtype {space.dtype}"
-        else:
-            continue
-        raise UnsupportedSpaceError(f"{env_id}: {hint}; {SUPPORTED_SPACES}")
-
-
-def vector_size(space: gym.Space) -> int:
-    """Count the numbers in an element of a space that `check_spaces` has passed."""
-    assert space.shape is not None
-    return int(space.shape[0])
-
-
-def map_of(space: gym.Space, task: Task) -> ActionMap | None:
-    """Make what stands between a policy's actions and the task's."""
-    assert isinstance(space, gym.spaces.Box)
-    return action_map(space.low, space.high, units=task.units, clip=task.clip)
-
-
 def _direct_step(env: gym.Env) -> tuple[Callable[[np.ndarray], tuple], int | None]:
     """What steps the environment, and the time limit left for the caller to keep.
 
@@ -147,18 +125,36 @@ def _direct_step(env: gym.Env) -> tuple[Callable[[np.ndarray], tuple], int | Non
 
 
 class Environment:
-    """One environment: `begin` starts an episode, `step` goes on, `state` and `restore` carry it over a restart."""
+    """One environment: `begin` starts an episode, `step` goes on, `state` and `restore` carry it over a restart.
 
-    def __init__(self, task: str | Task, *, seed: int, index: int = 0, render_mode: str | None = None, **options: Any):
+    Actions are a policy's, vectors of floats, which its `head` turns into the environment's; with `own_actions` they
+    are the environment's own.
+    """
+
+    def __init__(
+        self,
+        task: str | Task,
+        *,
+        seed: int,
+        index: int = 0,
+        own_actions: bool = False,
+        render_mode: str | None = None,
+        **options: Any,
+    ):
         self.task, self.index = as_task(task), index
         self.env_id = self.task.env_id
         self.gym_env = make_environment(self.env_id, render_mode=render_mode, **{**self.task.kwargs, **options})
-        self.observation_size = vector_size(self.gym_env.observation_space)
-        self.action_size = vector_size(self.gym_env.action_space)
+        self.observation_size, self._flatten = observing(self.gym_env.observation_space, env_id=self.env_id)
+        space = self.gym_env.action_space
+        self.head = head_of(space, self.task)
+        self.action_size = self.head.action_size
         self.episode = self.num_steps = 0
         self._shape, self._action_shape = (self.observation_size,), (self.action_size,)
-        self._action_dtype = self.gym_env.action_space.dtype
-        self.action_map = map_of(self.gym_env.action_space, self.task)
+        self._action_dtype = space.dtype if isinstance(space, gym.spaces.Box) else None  # None: not a vector of floats
+        is_raw = isinstance(self.head, GaussianHead) and self.head.actions is None
+        self._take = None if is_raw else self.head.take
+        if own_actions:
+            self._take = None if self._action_dtype is None else np.asarray
         self._step, self.time_limit = _direct_step(self.gym_env)
         self._lean = None if self.time_limit is None else lean_step(self.gym_env.unwrapped)
         self._taken: list[np.ndarray] = []
@@ -194,8 +190,8 @@ class Environment:
         """
         self.num_steps += 1
         taken = action
-        if self.action_map is not None:
-            action = self.action_map(action)
+        if self._take is not None:
+            action = self._take(action)
         try:
             if self._lean is not None and action.dtype == self._action_dtype and action.shape == self._action_shape:
                 observation, reward, terminated = self._lean(action)
@@ -204,7 +200,8 @@ class Environment:
                     return observation, reward, terminated, self.num_steps == self.time_limit
                 truncated = False
             else:
-                observation, reward, terminated, truncated, _ = self._step(action.astype(self._action_dtype))
+                own = action if self._action_dtype is None else action.astype(self._action_dtype)
+                observation, reward, terminated, truncated, _ = self._step(own)
         except (Exception, SystemExit) as error:
             raise self._explained("step", error, wanted="observation, reward, terminated, truncated, info") from error
         if self.num_steps == self.time_limit:
@@ -271,8 +268,10 @@ class Environment:
 
     def _checked(self, observation: Any) -> np.ndarray:
         try:
+            if self._flatten is not None:
+                observation = self._flatten(observation)
             vector = np.asarray(observation, dtype=np.float64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, LookupError) as error:
             raise self._fault(f"observation is a {type(observation).__name__}, not an array of numbers") from error
         if vector.shape != self._shape:
             raise self._fault(f"observation has shape {vector.shape}, its space says {self._shape}")

@@ -48,7 +48,7 @@ class Episode(NamedTuple):
 
 
 class Evaluator:
-    """Runs the mean of a policy. The environment is made once; every episode starts from its own seed.
+    """Runs a policy without noise. The environment is made once; every episode starts from its own seed.
 
     With `released` it evaluates as the authors' release does, which steps as many test environments as there are
     episodes side by side until each has ended once, and goes on with those that ended early. Its count of their steps
@@ -135,9 +135,9 @@ def run_episode(
     seed: int,
     limit: int = STEP_LIMIT,
 ) -> Episode:
-    """One episode under the policy's mean, cut after `limit` steps."""
+    """One episode of the policy without noise, cut after `limit` steps."""
     shift, scale, enabled, clip = normaliser.mean, normaliser.scale, normaliser.enabled, normaliser.clip
-    act, observation, total = actor.mean, environment.begin(seed=seed), 0.0
+    act, observation, total = actor.mode, environment.begin(seed=seed), 0.0
     while environment.num_steps < limit:
         seen = standardise(observation, shift, scale, clip) if enabled else observation.astype(np.float32)
         observation, reward, terminated, truncated = environment.step(act(seen))

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from trpl.errors import ReplayError
-from trpl.policies.actions import ActionMap
+from trpl.policies.heads import Head
 from trpl.rollouts.environments import Environment
 from trpl.rollouts.seeds import ENVIRONMENT_STREAM, Ended, derived_seed
 from trpl.rollouts.task_spec import Task, as_task
@@ -32,7 +32,7 @@ class ProcessEnvironments:
         self._vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
         self.observation_size = int(self._vector.single_observation_space.shape[0])  # type: ignore[index]
         self.action_size = int(self._vector.single_action_space.shape[0])  # type: ignore[index]
-        self.action_map: ActionMap | None = self._vector.get_attr("action_map")[0]
+        self.head: Head = self._vector.get_attr("head")[0]
         self._num_calls = 0
 
     def begin(self) -> np.ndarray:
@@ -84,7 +84,7 @@ class _Served(gym.Env):
     """An `Environment` as Gymnasium's worker process wants it."""
 
     def __init__(self, environment: Environment):
-        self.environment, self.action_map = environment, environment.action_map
+        self.environment, self.head = environment, environment.head
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (environment.observation_size,), np.float64)
         self.action_space = gym.spaces.Box(-np.inf, np.inf, (environment.action_size,), np.float32)
         self.saved: tuple[np.ndarray, Mapping[str, Any], np.ndarray] | None = None

@@ -17,14 +17,16 @@ class Task(NamedTuple):
     Args:
         env_id: Gymnasium's name of the environment.
         kwargs: Its own arguments.
-        units: "raw", or "box": the policy's actions are in units of the action box.
-        clip: Whether actions are clipped to the box.
+        units: "raw", or "box": a Gaussian's actions are in units of the action box.
+        clip: Whether a Gaussian's actions are clipped to the box.
+        policy: What acts in a box: "gaussian", "squashed" or "beta".
     """
 
     env_id: str
     kwargs: Mapping[str, Any] = {}
     units: str = "raw"
     clip: bool = False
+    policy: str = "gaussian"
 
 
 def as_task(task: str | Task) -> Task:

@@ -46,7 +46,7 @@ class Recording(NamedTuple):
 
 
 def record(
-    policy: Callable[[np.ndarray], np.ndarray],
+    policy: Callable[[np.ndarray], Any],
     task: str | Task,
     path: str | Path,
     *,
@@ -92,7 +92,7 @@ def record(
 
 
 def show(
-    policy: Callable[[np.ndarray], np.ndarray],
+    policy: Callable[[np.ndarray], Any],
     task: str | Task,
     *,
     episodes: int = 1,
@@ -112,7 +112,9 @@ def _size(size: tuple[int, int] | None) -> dict[str, int]:
 
 def _made(task: str | Task, seed: int, render_mode: str, options: Mapping[str, Any]) -> Environment:
     try:
-        return Environment(as_task(task), seed=derived_seed(seed, VIDEO_STREAM), render_mode=render_mode, **options)
+        return Environment(
+            as_task(task), seed=derived_seed(seed, VIDEO_STREAM), own_actions=True, render_mode=render_mode, **options
+        )
     except FaultyEnvironmentError as error:
         if not options:
             raise
@@ -121,7 +123,7 @@ def _made(task: str | Task, seed: int, render_mode: str, options: Mapping[str, A
 
 def _episodes(
     environment: Environment,
-    policy: Callable[[np.ndarray], np.ndarray],
+    policy: Callable[[np.ndarray], Any],
     shown: Callable[[], None],
     episodes: int,
     seed: int,
@@ -134,7 +136,7 @@ def _episodes(
 
 def _play(
     environment: Environment,
-    policy: Callable[[np.ndarray], np.ndarray],
+    policy: Callable[[np.ndarray], Any],
     shown: Callable[[], None],
     *,
     seed: int,
@@ -144,7 +146,7 @@ def _play(
     observation, total, ended = environment.begin(seed=seed), 0.0, False
     shown()
     while not ended and environment.num_steps < max_steps:
-        observation, reward, terminated, truncated = environment.step(np.asarray(policy(observation)))
+        observation, reward, terminated, truncated = environment.step(policy(observation))
         shown()
         total, ended = total + reward, terminated or truncated
     return total, environment.num_steps + 1

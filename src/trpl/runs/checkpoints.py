@@ -9,33 +9,36 @@ import jax
 import numpy as np
 
 from trpl.errors import CheckpointError
+from trpl.policies.heads import GaussianHead, Head
 from trpl.policies.storage import BEST, FOLDER, check, newest_checkpoint, read_checkpoint, write_checkpoint
 from trpl.rollouts import Collector, Evaluator
 
 LEARNER, COLLECTOR = "learner/", "collector/"
 
 
-def save(run: Path, *, epoch: int, state: Any, collector: Collector, evaluator: Evaluator, seconds: float) -> Path:
+def save(
+    run: Path, *, epoch: int, state: Any, head: Head, collector: Collector, evaluator: Evaluator, seconds: float
+) -> Path:
     """Write the checkpoint after `epoch`."""
     arrays, meta = collector.state()
     carried = {COLLECTOR + name: array for name, array in arrays.items()}
     return write_checkpoint(
         run,
         epoch=epoch,
-        parts={"policy": policy_arrays(state, collector), "state": learner_arrays(state) | carried},
+        parts={"policy": policy_arrays(state, head, collector), "state": learner_arrays(state) | carried},
         meta={
             "collector": meta,
             "evaluator": evaluator.state(),
-            "observation_clip": observation_clip(collector),
+            **acting_meta(head, collector),
             "seconds": seconds,
         },
     )
 
 
-def save_best(run: Path, *, epoch: int, state: Any, collector: Collector, evaluation: float) -> Path:
+def save_best(run: Path, *, epoch: int, state: Any, head: Head, collector: Collector, evaluation: float) -> Path:
     """Keep the policy with the best evaluation so far beside the numbered checkpoints; it acts, but cannot go on."""
-    meta = {"observation_clip": observation_clip(collector), "evaluation": evaluation}
-    parts = {"policy": policy_arrays(state, collector), "value": value_arrays(state)}
+    meta = {**acting_meta(head, collector), "evaluation": evaluation}
+    parts = {"policy": policy_arrays(state, head, collector), "value": value_arrays(state)}
     return write_checkpoint(run, epoch=epoch, parts=parts, meta=meta, name=BEST)
 
 
@@ -47,10 +50,10 @@ def best_evaluation(run: Path) -> float:
         return -math.inf
 
 
-def policy_arrays(state: Any, collector: Collector) -> dict[str, np.ndarray]:
-    """List what acts: weights, observation normaliser, and what is done to actions."""
+def policy_arrays(state: Any, head: Head, collector: Collector) -> dict[str, np.ndarray]:
+    """List what acts: weights, observation normaliser, and what is done to a Gaussian's actions."""
     normaliser, size = collector.normaliser, collector.observation_size
-    actions = collector.environments.action_map
+    actions = head.actions if isinstance(head, GaussianHead) else None
     return {
         **{name: np.asarray(weight) for name, weight in state.policy.items()},
         "observation/shift": normaliser.mean if normaliser.enabled else np.zeros(size),
@@ -65,9 +68,10 @@ def value_arrays(state: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(weight) for name, weight in getattr(learner, "value", {}).items()}
 
 
-def observation_clip(collector: Collector) -> float | None:
-    """Give the limit of normalised observations."""
-    return collector.normaliser.clip if collector.normaliser.enabled else None
+def acting_meta(head: Head, collector: Collector) -> dict[str, Any]:
+    """List what acting needs besides arrays: the limit of normalised observations, and the head unless a Gaussian's."""
+    clip = collector.normaliser.clip if collector.normaliser.enabled else None
+    return {"observation_clip": clip, **({} if head.gaussian else {"head": head.to_json()})}
 
 
 def warm_start(state: Any, collector: Collector, *, source: Path) -> Any:

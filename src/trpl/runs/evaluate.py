@@ -41,11 +41,12 @@ def evaluate_run(path: str | Path, *, num_episodes: int | None = None, seed: int
     config, policy = read_config(run), load_policy(checkpoint)
     evaluator = Evaluator(task_of(config), seed=config.seed if seed is None else seed)
     try:
-        sizes = evaluator.environment.observation_size, evaluator.environment.action_size
-        if sizes != (policy.obs_size, policy.action_size):
+        found = evaluator.environment
+        sizes = found.observation_size, found.action_size
+        if (*sizes, found.head.words) != (policy.obs_size, policy.action_size, policy.head.words):
             raise CheckpointError(
-                f"{checkpoint} was trained on {policy.obs_size} observations and {policy.action_size} actions;"
-                f" {config.env_id} has {sizes[0]} and {sizes[1]}"
+                f"{checkpoint} was trained on {policy.obs_size} observations and {policy.action_size} actions"
+                f" ({policy.head.words}); {config.env_id} has {sizes[0]} and {sizes[1]} ({found.head.words})"
             )
         return evaluator.evaluate(
             policy.actor,

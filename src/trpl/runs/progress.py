@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from trpl.policies.heads import Head
 from trpl.presets.tables import TABLES
 from trpl.runs.screen import Screen
 from trpl.settings import Config
@@ -37,12 +38,12 @@ class Progress(Screen):
         """Show progress on standard error, or nowhere."""
         return cls(config, console=Console(stderr=True) if enabled else None)
 
-    def begin(self, epoch: int) -> None:
-        """Say where the run starts from."""
+    def begin(self, epoch: int, head: Head) -> None:
+        """Say where the run starts from, and which policy acts."""
         self._first_epoch, self._started = epoch, time.monotonic()
         title = f"{self.config.method} {self.config.env_id} seed {self.config.seed}"
         if not epoch:
-            for line in remarks(self.config):
+            for line in remarks(self.config, head):
                 self.say(line)
         if isinstance(self.live, RichProgress):
             self._task = self.live.add_task(
@@ -74,11 +75,15 @@ class Progress(Screen):
         return f"return {shown}  kl {metrics['kl']:.4f}  entropy {metrics['entropy']:.2f}  {rate:.0f} steps/s"
 
 
-def remarks(config: Config) -> list[str]:
+def remarks(config: Config, head: Head) -> list[str]:
     """Say before a run starts what a user may not expect of it."""
     units = {"raw": "as the policy gives them", "box": "in units of the action box"}[config.action_units]
     clipped = ", clipped to the box" if config.clip_actions else ""
+    if config.policy == "squashed":
+        units, clipped = "squashed into the box by tanh", ""
     found = [f"actions {units}{clipped}; initial deviation {config.initial_std:g}"]
+    if not head.gaussian:
+        found = [f"the policy is a {head.words}"]
     if all(config.env_id not in table.tasks for table in TABLES.values()):
         found.append(
             f"no preset was tuned for {config.env_id}: these are the numbers of another table, with a budget of"

@@ -19,7 +19,7 @@ import numpy as np
 from trpl.algorithms import Batch, make_algorithm
 from trpl.errors import ConfigError, FaultyEnvironmentError, RunError
 from trpl.messages import os_problem
-from trpl.policies.acting import Actor
+from trpl.policies.acting import make_actor
 from trpl.policies.storage import checkpoint_folders
 from trpl.rollouts import Collector, Evaluator, Rollout, Task
 from trpl.runs import checkpoints, records
@@ -79,8 +79,9 @@ class Trainer:
                 self.collector = opened.enter_context(contextlib.closing(make_collector(config)))
                 self.evaluator = opened.enter_context(contextlib.closing(make_evaluator(config)))
             self.algorithm = make_algorithm(
-                config, obs_size=self.collector.observation_size, action_size=self.collector.action_size
+                config, obs_size=self.collector.observation_size, head=self.collector.environments.head
             )
+            self.head = self.algorithm.policy.head
             self.state = jax.jit(self.algorithm.init)(jax.random.key(config.seed))
             if config.warm_start:
                 _, source = locate(config.warm_start)
@@ -188,7 +189,7 @@ class Trainer:
         ):
             self.watchdog.interrupt = stop.fail
             events = [write, *([] if track is None else [track]), *callbacks]
-            progress.begin(self.epoch)
+            progress.begin(self.epoch, self.head)
             while self.epoch < config.last_epoch and not stop.is_set():
                 metrics, evaluation, goes_on = self.step(events)
                 if self.epoch % config.checkpoint_every == 0:
@@ -217,7 +218,9 @@ class Trainer:
         config, started = self.config, time.perf_counter()
         with self.watchdog.watching(self.collector.environments.position):
             rollout = self.collector.collect(
-                Actor(self.state.policy), num_steps=config.rollout_size // config.num_envs, iteration=self.epoch
+                make_actor(self.state.policy, self.head),
+                num_steps=config.rollout_size // config.num_envs,
+                iteration=self.epoch,
             )
         collected = time.perf_counter()
         rng = np.random.default_rng([config.seed, self.epoch, LEARNING_STREAM])
@@ -258,7 +261,7 @@ class Trainer:
             return None
         with self.watchdog.watching(self.evaluator.environment.position):
             found = self.evaluator.evaluate(
-                Actor(self.state.policy),
+                make_actor(self.state.policy, self.head),
                 self.collector.normaliser,
                 epoch=self.epoch,
                 num_episodes=self.config.eval_episodes,
@@ -274,7 +277,12 @@ class Trainer:
         if mean > self.best:
             self.best = mean
             checkpoints.save_best(
-                self.folder, epoch=self.epoch, state=self.state, collector=self.collector, evaluation=mean
+                self.folder,
+                epoch=self.epoch,
+                state=self.state,
+                head=self.head,
+                collector=self.collector,
+                evaluation=mean,
             )
         return mean
 
@@ -285,6 +293,7 @@ class Trainer:
             self.folder,
             epoch=self.epoch,
             state=self.state,
+            head=self.head,
             collector=self.collector,
             evaluator=self.evaluator,
             seconds=self.seconds,
@@ -322,8 +331,15 @@ class Trainer:
 
 
 def task_of(config: Config) -> Task:
-    """Describe the task of a configuration."""
-    return Task(config.env_id, config.env_kwargs, config.action_units, config.clip_actions)
+    """Describe the task of a configuration.
+
+    Args:
+        config: The settings of a run.
+
+    Returns:
+        The environment's name and arguments, and how actions reach it.
+    """
+    return Task(config.env_id, config.env_kwargs, config.action_units, config.clip_actions, config.policy)
 
 
 def make_collector(config: Config) -> Collector:

@@ -48,6 +48,11 @@ class Config:
     env_kwargs: dict[str, Any] = setting({}, "arguments of the environment", hash=False)  # noqa: RUF009
     warm_start: str = setting("", "a run, or a checkpoint of one, whose weights and normaliser to start from")
 
+    policy: str = setting(
+        "gaussian",
+        "what acts in a Box: a Gaussian, one squashed by tanh into the box, or a Beta within it",
+        choices=("gaussian", "squashed", "beta"),
+    )
     action_units: str = setting(
         "raw", "what an action of 1 means: 1, or half the action box from its middle", choices=UNITS
     )

@@ -64,7 +64,6 @@ WORDS: dict[str, str] = {
     "use_sde": "there is no state-dependent noise; contextual gives a covariance per state",
     "exp_name": "--out names the run folder",
     "wandb_project_name": "--track wandb, and WANDB_PROJECT in the environment",
-    "policy": "covariance, contextual and hidden_sizes describe the policy",
     "activation_fn": "hidden layers are tanh",
     "lr_schedule": "learning_rate_decay lets the learning rates fall to 0 linearly",
 }

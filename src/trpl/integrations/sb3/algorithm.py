@@ -8,37 +8,38 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Schedule
 from stable_baselines3.common.utils import FloatSchedule, update_learning_rate
 from torch import Tensor
 
-import trpl.torch
-from trpl.entropy_schedule import SCHEDULES, scheduled
 from trpl.errors import ConvergenceError
-from trpl.gaussians import DiagGaussian, Gaussian, entropy, kl_parts, log_prob
-from trpl.integrations.sb3.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
+from trpl.families import Policy, entropy, family_of, kl
+from trpl.gaussians import DiagGaussian, FullGaussian
+from trpl.integrations.sb3.policies import WITHOUT_SDE, CnnPolicy, MlpPolicy, MultiInputPolicy
+from trpl.integrations.sb3.reading import add_optimisers, log_prob, predicted, settle, value_optimizer
+from trpl.integrations.trust_region import TrustRegion
 from trpl.losses import squared_error, trust_region_loss
 from trpl.messages import nearest
-from trpl.methods.registry import layers
-from trpl.policies.heads import share_covariance
 
 
 class Samples(NamedTuple):
-    """A rollout as tensors, or a minibatch of it; the old covariance has no batch axis where it is shared."""
+    """A rollout as tensors, or a minibatch of it; what all states share of the old policy has no batch axis."""
 
     observations: Any
     actions: Tensor
     advantages: Tensor
     returns: Tensor
     old_log_prob: Tensor
-    old: Gaussian
+    old: Policy
 
 
 class TRPL(OnPolicyAlgorithm):
@@ -48,9 +49,11 @@ class TRPL(OnPolicyAlgorithm):
     the rollout, so a saved model holds it.
 
     Args:
-        policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", or a class derived from these.
-        env: The environment, or its name.
-        projection: "kl", "w2", "frobenius", or "kl-joint", whose one bound is the sum of the two.
+        policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", a class derived from these, or any `ActorCriticPolicy`
+            that gives a Gaussian, a Categorical, several Categoricals or a Bernoulli.
+        env: The environment, or its name; its actions may be whatever PPO's may be.
+        projection: "kl", "w2", "frobenius", or "kl-joint", whose one bound is the sum of the two. For discrete actions
+            "kl" has one bound too, the sum of the two, and "w2" and "frobenius" do not exist.
         mean_bound: ε_μ, bound on the mean part of the distance to the old policy, in every state.
         cov_bound: ε_Σ, bound on the covariance part.
         projection_kwargs: Further arguments of the layer: `form`, `whitened`, `entropy_first`.
@@ -79,7 +82,7 @@ class TRPL(OnPolicyAlgorithm):
         device: As in Stable-Baselines3.
     """
 
-    policy: MlpPolicy  # type: ignore[assignment]
+    policy: ActorCriticPolicy  # type: ignore[assignment]
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
         "MlpPolicy": MlpPolicy,
         "CnnPolicy": CnnPolicy,
@@ -88,7 +91,7 @@ class TRPL(OnPolicyAlgorithm):
 
     def __init__(
         self,
-        policy: str | type[MlpPolicy],
+        policy: str | type[ActorCriticPolicy],
         env: GymEnv | str,
         *,
         projection: str = "kl",
@@ -142,7 +145,7 @@ class TRPL(OnPolicyAlgorithm):
             verbose=verbose,
             seed=seed,
             device=device,
-            supported_action_spaces=(spaces.Box,),
+            supported_action_spaces=(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary),
             _init_setup_model=False,
         )
         self.projection, self.mean_bound, self.cov_bound = projection, mean_bound, cov_bound
@@ -158,22 +161,27 @@ class TRPL(OnPolicyAlgorithm):
             self._setup_model()
 
     def _setup_model(self) -> None:
-        _check_choice("projection", self.projection, tuple(layers()))
-        _check_choice("entropy_schedule", self.entropy_schedule, SCHEDULES)
+        self.region = TrustRegion(**{field.name: getattr(self, field.name) for field in fields(TrustRegion)})
         if self.batch_size < 2 or (self.n_steps * self.n_envs) % self.batch_size == 1:
             raise ValueError(
                 f"batch_size {self.batch_size} leaves a minibatch of one sample from n_steps × n_envs = "
                 f"{self.n_steps * self.n_envs}, and the advantage of a single sample cannot be normalised"
             )
         super()._setup_model()
-        self.layer = self._make_layer().to(self.device)
+        add_optimisers(self.policy, self.lr_schedule)
+        if not isinstance(self.action_space, spaces.Box) and not self.region.bounds_kl:
+            raise ValueError(
+                f"projection {self.projection!r} is for Gaussian policies, and the actions are {self.action_space}: for"
+                " these there are 'kl' and 'kl-joint'"
+            )
 
-    def _make_layer(self) -> Any:
-        bounds = {"mean_bound": self.mean_bound, "cov_bound": self.cov_bound, "bound": self.mean_bound + self.cov_bound}
-        return layers()[self.projection].build(trpl.torch, bounds, **self.projection_kwargs)
+    @property
+    def layer(self) -> Any:
+        """The layer of the settings, for Gaussians."""
+        return self.region.layer
 
     def _excluded_save_params(self) -> list[str]:
-        return [*super()._excluded_save_params(), "layer"]
+        return [*super()._excluded_save_params(), "region"]
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy", "policy.optimizer", "policy.value_optimizer"], []
@@ -198,33 +206,31 @@ class TRPL(OnPolicyAlgorithm):
         self._update_learning_rates()
         self.policy.set_training_mode(True)
         value_loss = self._fit_value(samples)
-        target = self._entropy_target(samples.old)
-        constraint = {} if target is None else {"entropy" if self.entropy_equality else "min_entropy": target}
+        constraint = self._constraint(samples.old)
         policy_loss, penalty = self._fit_policy(samples, constraint)
         self.policy.set_training_mode(False)
         with torch.no_grad():
-            predicted = self.policy.gaussian(samples.observations)
-            projected = self.layer(predicted, samples.old, **constraint)
+            found = predicted(self.policy, samples.observations)
+            projected = self.region.project(found, samples.old, constraint)
             self._check_finite(projected)
-            if not self.policy.contextual:
-                self.policy.set_spread(share_covariance(projected))
-                predicted = self.policy.gaussian(samples.observations)
-                projected = self.layer(predicted, samples.old, **constraint)
+            if settle(self.policy, projected):
+                found = predicted(self.policy, samples.observations)
+                projected = self.region.project(found, samples.old, constraint)
         self._n_updates += self.n_epochs
-        self._record(samples, predicted, projected)
+        self._record(samples, found, projected)
         self.logger.record("train/policy_loss", policy_loss)
         self.logger.record("train/value_loss", value_loss)
         self.logger.record("train/penalty", penalty)
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        if target is not None:
-            self.logger.record("train/entropy_target", float(target))
+        for target in constraint.values():
+            self.logger.record("train/entropy_target", target)
 
-    def _check_finite(self, projected: Gaussian) -> None:
+    def _check_finite(self, projected: Policy) -> None:
         """Refuse a policy that is not finite: the layer does not look at values in the epochs."""
-        if not torch.isfinite(projected.mean.sum() + projected.scale.sum()):
+        if any(torch.isnan(x.sum()) for x in family_of(projected).arrays(projected)):
             raise ConvergenceError(
-                f"the policy is not finite after {self.num_timesteps} steps: try a smaller learning_rate or smaller "
-                "bounds; with kl-joint the entropy_schedule may ask for an entropy that no policy within the bound has"
+                f"the policy is not finite after {self.num_timesteps} steps: try a smaller learning_rate or smaller"
+                " bounds"
             )
 
     @torch.no_grad()
@@ -237,22 +243,21 @@ class TRPL(OnPolicyAlgorithm):
             advantages=data.advantages,
             returns=data.returns,
             old_log_prob=data.old_log_prob,
-            old=self.policy.gaussian(data.observations),
+            old=predicted(self.policy, data.observations),
         )
 
     def _minibatches(self, samples: Samples, num_epochs: int) -> Iterator[Samples]:
         """Every sample once per epoch in a new order; a rollout is shuffled as a whole and then cut into views."""
-        shared = samples.old.shares_covariance
         size, total = self.batch_size, len(samples.actions)
         for _ in range(num_epochs):
             order = torch.randperm(total, device=self.device)
-            shuffled = _rows(samples, order, shared=shared)
+            shuffled = _rows(samples, order)
             for start in range(0, total, size):
-                yield _rows(shuffled, slice(start, start + size), shared=shared)
+                yield _rows(shuffled, slice(start, start + size))
 
     def _fit_value(self, samples: Samples) -> float:
         """Squared error on the GAE returns; the loss of the last minibatch."""
-        optimizer = self.policy.value_optimizer
+        optimizer = value_optimizer(self.policy)
         loss = torch.zeros(())
         for batch in self._minibatches(samples, self.n_epochs_vf):
             values = self.policy.predict_values(batch.observations)
@@ -262,18 +267,18 @@ class TRPL(OnPolicyAlgorithm):
             optimizer.step()
         return loss.item()
 
-    def _fit_policy(self, samples: Samples, constraint: dict[str, Tensor]) -> tuple[float, float]:
+    def _fit_policy(self, samples: Samples, constraint: dict[str, float]) -> tuple[float, float]:
         """Maximise surrogate − α · penalty of the projected policy (eq. 12); both as in the last minibatch."""
-        policy, layer = self.policy, self.layer
+        policy, layer = self.policy, self.region.layer_of(samples.old)
         found = None
         for batch in self._minibatches(samples, self.n_epochs):
-            predicted = policy.gaussian(batch.observations)
-            projected = layer(predicted, batch.old, **constraint)
+            here = predicted(policy, batch.observations)
+            projected = self.region.project(here, batch.old, constraint)
             found = trust_region_loss(
                 projected,
                 log_ratio=log_prob(projected, batch.actions) - batch.old_log_prob,
                 advantages=batch.advantages,
-                penalties=layer.penalty(predicted, projected),
+                penalties=layer.penalty(here, projected),
                 regression_weight=self.regression_weight,
                 entropy_weight=self.ent_coef,
                 unbiased=True,  # as Stable-Baselines3 has it
@@ -283,41 +288,31 @@ class TRPL(OnPolicyAlgorithm):
             policy.optimizer.step()
         return (0.0, 0.0) if found is None else (found.surrogate.item(), found.penalty.item())
 
-    def _entropy_target(self, old: Gaussian) -> Tensor | None:
-        """β of this update, or None without control; progress is the share of steps done before this rollout."""
+    def _constraint(self, old: Policy) -> dict[str, float]:
+        """Give the entropy of this update as the layer's keyword, by the share of steps done before this rollout."""
         if self.initial_entropy is None:
             self.initial_entropy = float(entropy(old).mean())
-        if self.entropy_schedule == "none":
-            return None
         before = self.num_timesteps - self.n_steps * self.n_envs
-        value = scheduled(
-            self.entropy_schedule,
-            initial=self.initial_entropy,
-            target=self.target_entropy,
-            temperature=self.temperature,
-            progress=max(before, 0) / max(self._total_timesteps, 1),
-            dim=old.dim,
+        progress = max(before, 0) / max(self._total_timesteps, 1)
+        return self.region.constraint(
+            initial=self.initial_entropy, progress=progress, dim=get_action_dim(self.action_space)
         )
-        return old.mean.new_tensor(value)
 
     def _update_learning_rates(self) -> None:
         self._update_learning_rate(self.policy.optimizer)
         rate = FloatSchedule(self.learning_rate_vf)(self._current_progress_remaining)
-        update_learning_rate(self.policy.value_optimizer, rate)
+        update_learning_rate(value_optimizer(self.policy), rate)
         self.logger.record("train/learning_rate_vf", rate)
 
     @torch.no_grad()
-    def _record(self, samples: Samples, predicted: Gaussian, projected: Gaussian) -> None:
+    def _record(self, samples: Samples, here: Policy, projected: Policy) -> None:
         """Record what acts next, measured against what acted before, over all states of the rollout."""
-        kl = kl_parts(predicted, samples.old)
-        total = kl.mean + kl.cov
-        audit = self.layer.audit(predicted, projected, samples.old)
-        std = predicted.std if isinstance(predicted, DiagGaussian) else predicted.chol.square().sum(-1).sqrt()
+        total = kl(here, samples.old)
+        audit = self.region.layer_of(here).audit(here, projected, samples.old)
         found = {
             "kl": total.mean(),
             "kl_max": total.max(),
-            "entropy": entropy(predicted).mean(),
-            "std": std.mean(),
+            "entropy": entropy(here).mean(),
             "before_mean": audit.before.mean.mean(),
             "before_mean_max": audit.before.mean.max(),
             "before_cov": audit.before.cov.mean(),
@@ -327,6 +322,8 @@ class TRPL(OnPolicyAlgorithm):
             "projected_mean_share": audit.mean_projected.float().mean(),
             "projected_cov_share": audit.cov_projected.float().mean(),
         }
+        if isinstance(here, DiagGaussian | FullGaussian):
+            found["std"] = (here.std if isinstance(here, DiagGaussian) else here.chol.square().sum(-1).sqrt()).mean()
         for name, value in found.items():
             self.logger.record(f"train/{name}", float(value))
         values, returns = self.rollout_buffer.values.flatten(), self.rollout_buffer.returns.flatten()
@@ -335,14 +332,16 @@ class TRPL(OnPolicyAlgorithm):
         self.logger.record("train/explained_variance", float(explained))
 
 
-def _rows(samples: Samples, index: Any, *, shared: bool) -> Samples:
-    """Some of the samples; a shared covariance stays as it is."""
+def _rows(samples: Samples, index: Any) -> Samples:
+    """Some of the samples; what all states share of the old policy stays as it is."""
     observations, actions, advantages, returns, old_log_prob, old = samples
     if isinstance(observations, dict):
         observations = {name: part[index] for name, part in observations.items()}
     else:
         observations = observations[index]
-    old = type(old)(old.mean[index], old.scale if shared else old.scale[index])
+    family = family_of(old)
+    every = zip(family.arrays(old), family.cores, strict=True)
+    old = family.make([x[index] if x.ndim > core else x for x, core in every])
     return Samples(observations, actions[index], advantages[index], returns[index], old_log_prob[index], old)
 
 
@@ -353,9 +352,7 @@ INSTEAD = {
     "vf_coef": "the value function has an optimiser of its own: learning_rate_vf and n_epochs_vf",
     "max_grad_norm": "gradients are not clipped: the layer bounds the step",
     "normalize_advantage": "advantages are always normalised, in each minibatch",
-    **dict.fromkeys(
-        ("use_sde", "sde_sample_freq"), 'policy_kwargs={"contextual": True} gives a covariance per state instead'
-    ),
+    **dict.fromkeys(("use_sde", "sde_sample_freq"), WITHOUT_SDE),
     "bound": "with projection='kl-joint' the bound is mean_bound + cov_bound",
     "mean_eps": "it is called mean_bound",
     "cov_eps": "it is called cov_bound",
@@ -366,8 +363,3 @@ def _instead(name: str) -> str:
     if name in INSTEAD:
         return f": {INSTEAD[name]}"
     return nearest(name, inspect.signature(TRPL.__init__).parameters)
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")

@@ -1,6 +1,6 @@
 """Actor-critic policies for Stable-Baselines3 with the covariances it lacks: full ones, and one per state.
 
-Policy and value function share nothing, not even a features extractor, and have an optimiser each (paper, appendix).
+Policy and value function share nothing, not even a features extractor, unless they are told to.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ from stable_baselines3.common.torch_layers import CombinedExtractor, NatureCNN
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import Tensor, nn
 
+from trpl.families import Policy
 from trpl.gaussians import DiagGaussian, Gaussian, entropy, log_prob
-from trpl.policies import heads
+from trpl.policies import covariances
 from trpl.policies.weights import SPREADS
 
 SPREAD_GAIN = 0.01
+WITHOUT_SDE = (
+    "noise that depends on the state between updates has no trust region of its own: policy_kwargs={'contextual': True}"
+    " gives a standard deviation for each state instead"
+)
 
 
 class GaussianDistribution(Distribution):
@@ -61,16 +66,16 @@ class GaussianDistribution(Distribution):
 
 
 class MlpPolicy(ActorCriticPolicy):
-    """A Gaussian policy with a diagonal or full covariance, one for all states or one per state (`contextual`).
+    """For `Box` actions a Gaussian with a diagonal or full covariance, one for all states or one each (`contextual`).
 
-    The covariance is parametrised as in `trpl.policies.heads`; standard deviations are exp(log_std_init) at first.
-    Everything else is as in `ActorCriticPolicy`.
+    The covariance is parametrised as in `trpl.policies.covariances`; standard deviations are exp(log_std_init) at
+    first. For other actions, and in everything else, it is as `ActorCriticPolicy`.
     """
 
     def __init__(
         self,
         observation_space: spaces.Space,
-        action_space: spaces.Box,
+        action_space: spaces.Space,
         lr_schedule: Schedule,
         *args: Any,
         covariance: str = "diagonal",
@@ -82,8 +87,10 @@ class MlpPolicy(ActorCriticPolicy):
     ) -> None:
         if covariance not in SPREADS:
             raise ValueError(f"covariance must be one of {', '.join(SPREADS)}, not {covariance!r}")
-        if share_features_extractor:
-            raise ValueError("share_features_extractor must be False: fitting the value function would move the policy")
+        if not isinstance(action_space, spaces.Box) and (contextual or covariance != "diagonal"):
+            raise ValueError(f"covariance and contextual are for Box actions, and these are {action_space}")
+        if kwargs.get("use_sde"):
+            raise ValueError(f"use_sde: {WITHOUT_SDE}")
         if optimizer_kwargs is None and optimizer_class is torch.optim.Adam:
             optimizer_kwargs = {"eps": 1e-5, "fused": True}
         self.covariance, self.contextual = covariance, contextual
@@ -92,7 +99,7 @@ class MlpPolicy(ActorCriticPolicy):
             action_space,
             lr_schedule,
             *args,
-            share_features_extractor=False,
+            share_features_extractor=share_features_extractor,
             optimizer_class=optimizer_class,
             optimizer_kwargs=optimizer_kwargs,
             **kwargs,
@@ -103,10 +110,12 @@ class MlpPolicy(ActorCriticPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)
+        if not isinstance(self.action_space, spaces.Box):
+            return
         del self.log_std
-        dim = self.action_dim
-        initial = torch.zeros(heads.spread_size(self.covariance, dim))
-        initial[:dim] = heads.raw_from_positive(torch.tensor(math.exp(self.log_std_init)))
+        dim = math.prod(self.action_space.shape)
+        initial = torch.zeros(covariances.spread_size(self.covariance, dim))
+        initial[:dim] = covariances.raw_from_positive(torch.tensor(math.exp(self.log_std_init)))
         if self.contextual:
             self.spread_net = nn.Linear(self.mlp_extractor.latent_dim_pi, len(initial))
             if self.ortho_init:
@@ -114,47 +123,10 @@ class MlpPolicy(ActorCriticPolicy):
             self.spread_net.bias.data.copy_(initial)
         else:
             self.spread = nn.Parameter(initial)
-        rate = lr_schedule(1)
-        self.optimizer = self.optimizer_class(self.policy_parameters(), lr=rate, **self.optimizer_kwargs)  # type: ignore[call-arg]
-        self.value_optimizer = self.optimizer_class(self.value_parameters(), lr=rate, **self.optimizer_kwargs)  # type: ignore[call-arg]
-
-    @property
-    def action_dim(self) -> int:
-        return math.prod(self.action_space.shape)  # type: ignore[arg-type]
-
-    def value_parameters(self) -> list[nn.Parameter]:
-        """List the parameters of the value function alone.
-
-        Returns:
-            The parameters.
-        """
-        hidden = getattr(self.mlp_extractor, "value_net", None)
-        parts = [self.vf_features_extractor, self.value_net, *([hidden] if isinstance(hidden, nn.Module) else [])]
-        return [parameter for part in parts for parameter in part.parameters()]
-
-    def policy_parameters(self) -> list[nn.Parameter]:
-        """List the parameters of the policy alone.
-
-        Returns:
-            The parameters.
-
-        Raises:
-            ValueError: If a custom `mlp_extractor` does not keep the policy's layers apart.
-        """
-        hidden = getattr(self.mlp_extractor, "policy_net", None)
-        heads = [self.action_net, *([self.spread_net] if self.contextual else [])]
-        parts = [self.pi_features_extractor, *heads, *([hidden] if isinstance(hidden, nn.Module) else [])]
-        found = [parameter for part in parts for parameter in part.parameters()]
-        if not self.contextual:
-            found.append(self.spread)
-        if {*map(id, self.parameters())} != {*map(id, found), *map(id, self.value_parameters())}:
-            raise ValueError(
-                "a custom mlp_extractor must keep its layers in `policy_net` and `value_net`: each has its optimiser"
-            )
-        return found
+        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
     def gaussian(self, obs: PyTorchObs) -> Gaussian:
-        """Predict the Gaussian for each observation.
+        """Predict the Gaussian for each observation, of a policy on `Box` actions.
 
         Args:
             obs: A batch of observations.
@@ -162,25 +134,25 @@ class MlpPolicy(ActorCriticPolicy):
         Returns:
             The Gaussians; the covariance has no batch axis when it is shared.
         """
-        features = super(ActorCriticPolicy, self).extract_features(obs, self.pi_features_extractor)
-        return self._gaussian_from_latent(self.mlp_extractor.forward_actor(features))
-
-    def _gaussian_from_latent(self, latent: Tensor) -> Gaussian:
-        mean = self.action_net(latent)
-        raw = self.spread_net(latent) if self.contextual else self.spread
-        return heads.gaussian(mean, raw, self.covariance)
+        found = self.get_distribution(obs)
+        assert isinstance(found, GaussianDistribution)
+        return found.gaussian
 
     @torch.no_grad()
-    def set_spread(self, gaussian: Gaussian) -> None:
-        """Set the shared covariance.
+    def settle(self, projected: Policy) -> None:
+        """Set a covariance that all states share to that of a projection.
 
         Args:
-            gaussian: Where the covariance is taken from.
+            projected: The projected policy; policies without such a covariance are left as they are.
         """
-        self.spread.copy_(heads.raw_from(gaussian))
+        if isinstance(self.action_space, spaces.Box) and not self.contextual:
+            self.spread.copy_(covariances.raw_from(covariances.share_covariance(projected)))
 
     def _get_action_dist_from_latent(self, latent_pi: Tensor) -> Distribution:
-        return GaussianDistribution(self._gaussian_from_latent(latent_pi))
+        if not isinstance(self.action_space, spaces.Box):
+            return super()._get_action_dist_from_latent(latent_pi)
+        raw = self.spread_net(latent_pi) if self.contextual else self.spread
+        return GaussianDistribution(covariances.gaussian(self.action_net(latent_pi), raw, self.covariance))
 
 
 class CnnPolicy(MlpPolicy):

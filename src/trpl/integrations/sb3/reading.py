@@ -1,0 +1,103 @@
+"""What TRPL needs of any actor-critic policy of Stable-Baselines3: its distribution, and its parameters by halves.
+
+The policy's optimiser has all parameters but those of the value function alone; a features extractor that both share
+learns with the policy, since fitting the value function would move the policy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from stable_baselines3.common import distributions as d
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from torch import Tensor, nn
+
+from trpl import families
+from trpl.families import Bernoulli, Categorical, Policy, Product
+from trpl.gaussians import DiagGaussian
+from trpl.integrations.sb3.policies import WITHOUT_SDE, GaussianDistribution
+from trpl.policies.covariances import share_covariance
+
+KNOWN = "a Gaussian, a Categorical, several Categoricals, or a Bernoulli"
+
+
+def predicted(policy: ActorCriticPolicy, observations: PyTorchObs) -> Policy:
+    """Give the policy's distribution for each observation as a value; a covariance that all share has no batch axis."""
+    found = value_of(policy.get_distribution(observations))
+    if isinstance(found, DiagGaussian) and _shares_log_std(policy):
+        return DiagGaussian(found.mean, policy.log_std.exp())
+    return found
+
+
+def value_of(distribution: d.Distribution) -> Policy:
+    """Take the value out of a distribution of Stable-Baselines3.
+
+    Raises:
+        ValueError: It is of no family that has a trust region.
+    """
+    inner: Any = getattr(distribution, "distribution", None)
+    if isinstance(distribution, GaussianDistribution):
+        return distribution.gaussian
+    if isinstance(distribution, d.StateDependentNoiseDistribution):
+        raise ValueError(f"use_sde: {WITHOUT_SDE}")
+    if isinstance(distribution, d.SquashedDiagGaussianDistribution):
+        raise ValueError("a squashed Gaussian keeps no actions as of before the squashing, which a ratio needs")
+    if isinstance(distribution, d.DiagGaussianDistribution):
+        return DiagGaussian(inner.mean, inner.stddev)
+    if isinstance(distribution, d.CategoricalDistribution):
+        return Categorical(inner.logits)
+    if isinstance(distribution, d.MultiCategoricalDistribution):
+        return Product(tuple(Categorical(part.logits) for part in inner))
+    if isinstance(distribution, d.BernoulliDistribution):
+        return Bernoulli(inner.logits)
+    raise ValueError(f"the policy gives a {type(distribution).__name__}; TRPL can use {KNOWN}")
+
+
+def log_prob(value: Policy, actions: Tensor) -> Tensor:
+    """Compute the log-density of a buffer's actions [n, size]."""
+    return families.log_prob(value, actions[:, 0] if isinstance(value, Categorical) else actions)
+
+
+def settle(policy: ActorCriticPolicy, projected: Policy) -> bool:
+    """Set a covariance that all states share to that of a projection; tells whether there is one."""
+    own = getattr(policy, "settle", None)
+    if own is not None:
+        own(projected)
+    elif _shares_log_std(policy):
+        with torch.no_grad():
+            policy.log_std.copy_(share_covariance(projected).scale.log())
+    else:
+        return False
+    return True
+
+
+def _shares_log_std(policy: ActorCriticPolicy) -> bool:
+    """Whether the deviation is the parameter that Stable-Baselines3 itself makes, and nothing else."""
+    plain = type(policy)._get_action_dist_from_latent is ActorCriticPolicy._get_action_dist_from_latent
+    return plain and isinstance(getattr(policy, "log_std", None), nn.Parameter)
+
+
+def add_optimisers(policy: ActorCriticPolicy, lr_schedule: Schedule) -> None:
+    """Give policy and value function an optimiser each, of the policy's own kind: `optimizer`, `value_optimizer`."""
+    own = value_parameters(policy)
+    of_value = {id(parameter) for parameter in own}
+    rest = [parameter for parameter in policy.parameters() if id(parameter) not in of_value]
+    make, rate = policy.optimizer_class, lr_schedule(1)
+    policy.optimizer = make(rest, lr=rate, **policy.optimizer_kwargs)  # type: ignore[call-arg]
+    policy.value_optimizer = make(own, lr=rate, **policy.optimizer_kwargs)  # type: ignore[call-arg, assignment]
+
+
+def value_optimizer(policy: ActorCriticPolicy) -> torch.optim.Optimizer:
+    """Give the optimiser that `add_optimisers` made for the value function."""
+    return policy.value_optimizer  # type: ignore[return-value]
+
+
+def value_parameters(policy: ActorCriticPolicy) -> list[nn.Parameter]:
+    """List the parameters of the value function alone."""
+    hidden = getattr(policy.mlp_extractor, "value_net", None)
+    parts = [policy.value_net, *([hidden] if isinstance(hidden, nn.Module) else [])]
+    if not policy.share_features_extractor:
+        parts.append(policy.vf_features_extractor)
+    return [parameter for part in parts for parameter in part.parameters()]

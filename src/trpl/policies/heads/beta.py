@@ -1,0 +1,61 @@
+"""The head of bounded actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from trpl.families import Beta
+from trpl.policies.actions import ActionMap
+from trpl.policies.heads.protocol import GAIN, Ending, Outputs, WithoutCovariance
+
+TINY = np.float32(1e-30)  # keeps a mode in the middle where α and β are 1 to the last digit
+EDGE = 1e-6  # samples stay this far inside (0, 1), where the density is finite
+
+
+@dataclass(frozen=True)
+class BetaHead(WithoutCovariance):
+    """A Beta between the ends of a box in each dimension: α and β are 1 + softplus, so it has one peak inside."""
+
+    action_size: int
+    actions: ActionMap | None = field(default=None, compare=False)
+    kind: ClassVar[str] = "beta"
+
+    @property
+    def words(self) -> str:
+        return "Beta"
+
+    @property
+    def layers(self) -> tuple[Ending, ...]:
+        return (Ending("shape", 2 * self.action_size, GAIN),)
+
+    def distribution(self, outputs: Outputs) -> Beta:
+        raw = outputs["shape"]
+        xp = array_namespace(raw)
+        shape = 1.0 + xp.logaddexp(raw, xp.zeros_like(raw))
+        return Beta(shape[..., : self.action_size], shape[..., self.action_size :])
+
+    def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Sequence[np.random.Generator]:
+        return [rng] * num_steps  # a Beta is drawn by rejection, with as many numbers as that takes
+
+    def sample(self, outputs: Outputs, noise: np.random.Generator) -> np.ndarray:
+        return np.clip(noise.beta(*self.distribution(outputs)), EDGE, 1.0 - EDGE).astype(np.float32)
+
+    def mode(self, outputs: Outputs) -> np.ndarray:
+        above = np.logaddexp(outputs["shape"], np.float32(0.0)) + TINY  # α − 1 and β − 1
+        alpha, beta = above[..., : self.action_size], above[..., self.action_size :]
+        return alpha / (alpha + beta)
+
+    def take(self, action: np.ndarray) -> np.ndarray:
+        return action if self.actions is None else self.actions(action)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "action_size": self.action_size,
+            "actions": None if self.actions is None else self.actions.to_json(),
+        }

@@ -1,0 +1,96 @@
+"""The Gaussian head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trpl import families
+from trpl.families import Policy
+from trpl.gaussians import Gaussian
+from trpl.policies import covariances
+from trpl.policies.actions import ActionMap
+from trpl.policies.heads.protocol import GAIN, Ending, Outputs
+from trpl.policies.weights import SPREADS
+from trpl.types import Array
+
+
+@dataclass(frozen=True)
+class GaussianHead:
+    """A Gaussian over a box of any size: a mean, and a covariance of one of four kinds."""
+
+    action_size: int
+    covariance: str = "diagonal"  # or "full"
+    contextual: bool = False  # a covariance per state
+    initial_std: float = 1.0
+    actions: ActionMap | None = field(default=None, compare=False)
+    kind: ClassVar[str] = "gaussian"
+
+    @property
+    def words(self) -> str:
+        return "Gaussian"
+
+    @property
+    def gaussian(self) -> bool:
+        return True
+
+    @property
+    def spread(self) -> str:
+        """Name the layer, or the shared numbers, of the covariance."""
+        return SPREADS[self.covariance]
+
+    @property
+    def spread_size(self) -> int:
+        """Count the numbers that describe one covariance."""
+        return covariances.spread_size(self.covariance, self.action_size)
+
+    @property
+    def layers(self) -> tuple[Ending, ...]:
+        mean = Ending("mean", self.action_size, GAIN)
+        return (mean, Ending(self.spread, self.spread_size, GAIN)) if self.contextual else (mean,)
+
+    @property
+    def shared(self) -> Mapping[str, int]:
+        return {} if self.contextual else {self.spread: self.spread_size}
+
+    def initial(self, xp: Any) -> dict[str, Array]:
+        if self.initial_std == 1.0:
+            return {}
+        raw = covariances.raw_from_positive(xp.asarray(self.initial_std))
+        zeros = xp.zeros(self.spread_size - self.action_size)
+        start = xp.concatenate([xp.broadcast_to(raw, (self.action_size,)), zeros])
+        return {f"{self.spread}/{'bias' if self.contextual else 'raw'}": start}
+
+    def shaped(self, *, covariance: str, contextual: bool, initial_std: float) -> GaussianHead:
+        return replace(self, covariance=covariance, contextual=contextual, initial_std=initial_std)
+
+    def distribution(self, outputs: Outputs) -> Gaussian:
+        return covariances.gaussian(outputs["mean"], outputs[self.spread], self.covariance)
+
+    def log_prob(self, policy: Policy, actions: Array) -> Array:
+        return families.log_prob(policy, actions)
+
+    def settled(self, projected: Gaussian) -> dict[str, Array]:
+        if self.contextual:
+            return {}
+        return {self.spread: covariances.raw_from(covariances.share_covariance(projected))}
+
+    def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> np.ndarray:
+        return rng.standard_normal((num_steps, *states, self.action_size), dtype=np.float32)
+
+    def sample(self, outputs: Outputs, noise: np.ndarray) -> np.ndarray:
+        mean, scale = self.distribution(outputs)
+        return mean + (scale * noise if self.covariance == "diagonal" else (scale @ noise[..., None])[..., 0])
+
+    def mode(self, outputs: Outputs) -> np.ndarray:
+        return outputs["mean"]
+
+    def take(self, action: np.ndarray) -> np.ndarray:
+        return action if self.actions is None else self.actions(action)
+
+    def to_json(self) -> dict[str, Any]:
+        own = {"action_size": self.action_size, "covariance": self.covariance, "contextual": self.contextual}
+        return {"kind": self.kind, **own, "actions": None if self.actions is None else self.actions.to_json()}
