@@ -8,13 +8,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 TOO_OLD = trpl needs Python 3.11 or newer, and $(PYTHON) is $(or $(shell $(PYTHON) -V 2>/dev/null),not found); name another: make $(or $(MAKECMDGOALS),train) PYTHON=python3.12
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: train test check lint bench stress versions hosts coverage mutants docs clean help
+.PHONY: train test check lint bench bench-cliffs stress versions hosts coverage mutants docs clean help
 
 help:
 	@echo "make train   train a KL policy on Hopper for a minute or two and draw its learning curve"
 	@echo "make test    everything that must pass: lint, types, import contracts, all tests"
 	@echo "make check   the same without the slow tests"
 	@echo "make bench   time of the layers and of training, as tables, and JSON in bench/"
+	@echo "make bench-cliffs   growth of the layers' time with batch, dimension and bound, and its picture"
 	@echo "make stress  hard numbers, faults and bad files thrown at trpl: what held (an hour or two)"
 	@echo "make versions   the oldest and newest Python, NumPy, PyTorch and JAX, in environments of their own (half an hour)"
 	@echo "make hosts   the adapters' tests with rsl_rl, Brax and the others, each in a folder of its own"
@@ -61,6 +62,10 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/report_speed.py --out bench/report_speed.json
 	$(BIN)/python benchmarks/integrations.py speed latency --out bench/integrations.json
 	$(BIN)/python docs/make_tables.py
+
+bench-cliffs: $(VENV)/.dev
+	@mkdir -p bench
+	$(BIN)/python benchmarks/cliffs.py --out bench/cliffs.json --figure docs/images/cliffs.svg
 
 stress: $(VENV)/.dev
 	@mkdir -p bench

@@ -13,7 +13,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TITLES = {
-    "layers": "Layers: forward and backward, one thread, float64",
+    "layers": "Layers: forward and backward, one thread",
+    "cliffs": "Growth: the steepest step of each sweep; a cliff is more than 2",
     "training": "Training, one core, one thread",
     "sweep": "Sweeps: eight short runs on two cores",
     "report_speed": "Reports: 500 runs of 1465 epochs",
