@@ -1,10 +1,8 @@
-"""Trust regions for language models beside clipping: learning, cost of a step, cost of the head.
+"""What trust regions for language models cost beside trl's clip and trl's chunked log-probability.
 
-    python benchmarks/language.py arithmetic [--rates 1e-3 3e-3] --out results/language/arithmetic.json
     python benchmarks/language.py step         loss and gradient of one batch, 32,000 words, K = 64, against trl's GRPO
     python benchmarks/language.py head         kept log-probabilities against trl's chunked log-probability
     python benchmarks/language.py step head --out results/language/cost.json
-    python benchmarks/language.py table        results/language/*.json → docs/generated/language.md
 
 One thread; time in processor time, by turns; memory as the highest resident set of a process of its own.
 """
@@ -23,7 +21,6 @@ import numpy as np
 import torch
 from datasets import Dataset
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 from trl.kernels.chunked_logprob import ChunkedLogProbFunction
@@ -33,12 +30,7 @@ from trpl.integrations.trl import TrustRegionGRPOConfig, TrustRegionGRPOTrainer
 from trpl.integrations.trl.scoring import Choose, Chosen, Scorer
 from trpl.torch.head import Head, choose_kept, score_kept
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS, TABLE = ROOT / "results" / "language", ROOT / "docs" / "generated" / "language.md"
 CHARACTERS = ["<pad>", "<eos>", *"0123456789+="]
-CLIPPING = {"trust_region_bound": float("inf"), "regression_weight": 0.0, "epsilon": 0.2}
-METHODS: dict[str, dict[str, Any]] = {"clipping": CLIPPING, "trust region": {"trust_region_bound": 0.05}}
-PROMPTS = [(f"{a}+{b}=", f"{a + b:02d}") for a in range(10) for b in range(10)]
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -68,91 +60,9 @@ def small_model(vocabulary: int, *, seed: int, width: int = 64, depth: int = 2) 
     return Qwen2ForCausalLM(config)
 
 
-def pretrained(*, seed: int, num_steps: int = 400, share_right: float = 0.3) -> Qwen2ForCausalLM:
-    """A model that has read sums of which a share was right: it answers in the right form, and mostly wrongly."""
-    model, words = small_model(len(CHARACTERS), seed=seed), tokenizer()
-    draw = np.random.default_rng(seed)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    for _ in range(num_steps):
-        lines = []
-        for i in draw.integers(len(PROMPTS), size=64):
-            prompt, answer = PROMPTS[i]
-            lines.append(prompt + (answer if draw.random() < share_right else f"{draw.integers(19):02d}"))
-        ids = words(lines, return_tensors="pt").input_ids
-        logits = model(ids[:, :-1]).logits[:, 3:]
-        loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 4:].flatten())
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return model
-
-
-@torch.no_grad()
-def success(model: Qwen2ForCausalLM) -> float:
-    """The probability of the right answer, exactly, mean of all sums."""
-    ids = tokenizer()([prompt + answer for prompt, answer in PROMPTS], return_tensors="pt").input_ids
-    scores = model(ids[:, :-1]).logits[:, 3:].log_softmax(-1)
-    return float(scores.gather(-1, ids[:, 4:, None]).sum((1, 2)).exp().mean())
-
-
 def right(completions: list[str], answer: list[str], **_: Any) -> list[float]:
     """1 for the right sum."""
     return [float(text.replace(" ", "") == wanted) for text, wanted in zip(completions, answer, strict=True)]
-
-
-def arithmetic(*, num_seeds: int, num_steps: int, rates: list[float]) -> list[dict[str, Any]]:
-    """Four optimiser steps per batch of answers; success after equal steps, and the largest KL of any token."""
-    found = []
-    for rate in rates:
-        for seed in range(num_seeds):
-            for name, settings in METHODS.items():
-                row = {"method": name, "learning_rate": rate, "seed": seed, "steps": num_steps}
-                row |= trained(settings, seed=seed, num_steps=num_steps, rate=rate)
-                print(json.dumps(row), flush=True)
-                found.append(row)
-    return found
-
-
-def trained(settings: dict[str, Any], *, seed: int, num_steps: int, rate: float) -> dict[str, float]:
-    """One run: success before and after, mean reward on the way, and exact KL per token."""
-    model = pretrained(seed=seed)
-    before = success(model)
-    rows = [{"prompt": prompt, "answer": answer} for prompt, answer in PROMPTS]
-    with tempfile.TemporaryDirectory() as folder:
-        args = TrustRegionGRPOConfig(
-            folder,
-            seed=seed,
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            per_device_train_batch_size=128,
-            num_generations=8,
-            max_completion_length=2,
-            num_iterations=4,
-            max_steps=num_steps,
-            learning_rate=rate,
-            lr_scheduler_type="constant",
-            kept_tokens=6,
-            kept_mass=1.0,
-            logging_steps=4,
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            **settings,
-        )
-        trainer = TrustRegionGRPOTrainer(
-            model, right, args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer()
-        )
-        trainer.train()
-    log = [entry for entry in trainer.state.log_history if "reward" in entry]
-    return {
-        "success_before": before,
-        "success": success(model.eval()),
-        "reward": float(np.mean([entry["reward"] for entry in log])),
-        "kl_max": max(entry["trust_region/kl/max"] for entry in log),
-        "projected_kl_max": max(entry["trust_region/projected_kl/max"] for entry in log),
-        "share_projected": float(np.mean([entry["trust_region/share_projected"] for entry in log])),
-    }
 
 
 def step(*, repeats: int) -> list[dict[str, Any]]:
@@ -307,35 +217,6 @@ def _status(name: str) -> float:
     return float(next(line.split()[1] for line in lines if line.startswith(name)))
 
 
-def write_table(folder: Path, out: Path) -> None:
-    """The recorded rows as tables: cost with its bars, and the mean of the seeds of each method and learning rate."""
-    lines = []
-    cost = folder / "cost.json"
-    if cost.exists():
-        lines += ["| what | value | bar |", "| --- | ---: | ---: |"]
-        for row in json.loads(cost.read_text()):
-            lines.append(f"| {row['what']} | {row['value']:.2f} {row['unit']} | {row['bar']} |")
-        lines.append("")
-    rows = json.loads((folder / "arithmetic.json").read_text())
-    lines += [
-        "| learning rate | method | seeds | success before | success | mean reward | largest KL of a token, network "
-        "| the same, projected | tokens projected |",
-        "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for rate in sorted({row["learning_rate"] for row in rows}):
-        for method in METHODS:
-            runs = [row for row in rows if row["learning_rate"] == rate and row["method"] == method]
-            mean = {name: np.mean([run[name] for run in runs]) for name in ("success_before", "success", "reward")}
-            share = np.mean([run["share_projected"] for run in runs])
-            highest = [max(run[name] for run in runs) for name in ("kl_max", "projected_kl_max")]
-            projected = f"{highest[1]:.6f}" if method != "clipping" else "–"
-            lines.append(
-                f"| {rate:g} | {method} | {len(runs)} | {mean['success_before']:.3f} | {mean['success']:.3f} "
-                f"| {mean['reward']:.3f} | {highest[0]:.2f} | {projected} | {share:.3f} |"
-            )
-    out.write_text("\n".join(lines) + "\n")
-
-
 def figure(what: str, value: float, bar: float) -> dict[str, Any]:
     """A ratio with its bar, at most so much."""
     return {"what": what, "value": value, "unit": "×", "bar": bar, "met": value <= bar}
@@ -343,28 +224,14 @@ def figure(what: str, value: float, bar: float) -> dict[str, Any]:
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="+", choices=("arithmetic", "step", "head", "table"))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--rates", type=float, nargs="+", default=[1e-3, 3e-3])
+    parser.add_argument("what", nargs="+", choices=("step", "head"))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, help="write rows as JSON")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    found = []
-    if "arithmetic" in args.what:
-        found += arithmetic(num_seeds=args.seeds, num_steps=args.steps, rates=args.rates)
-    found += [
-        row
-        for name, measure in (("step", step), ("head", head))
-        if name in args.what
-        for row in measure(repeats=args.repeats)
-    ]
-    if "table" in args.what:
-        write_table(RESULTS, TABLE)
+    found = [row for measure in (step, head) if measure.__name__ in args.what for row in measure(repeats=args.repeats)]
     for row in found:
-        if "bar" in row:
-            print(f"{row['what']}: {row['value']:.3f} (bar {row['bar']})")
+        print(f"{row['what']}: {row['value']:.3f} (bar {row['bar']})")
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -8,6 +8,8 @@ model is its hidden states and its vocabulary matrix.
 """
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,14 +17,30 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from trpl import SparseCategorical
 from trpl.torch.head import Head, choose_kept, score_kept
-from trpl.torch.tokens import trust_region_loss
+from trpl.torch.tokens import TokenLoss, trust_region_loss
 
 WORDS = "0123456789+="
 PLUS, EQUALS = 10, 11
 KEPT_TOKENS, REGRESSION_WEIGHT = 4, 1.0
 PRETRAINING_STEPS, SHARE_RIGHT = 300, 0.3
 GROUP_SIZE, NUM_GROUPS, ITERATIONS, LEARNING_RATE = 8, 16, 4, 1e-3
+
+
+Loss = Callable[[SparseCategorical, SparseCategorical, Tensor], TokenLoss]
+
+
+class History(NamedTuple):
+    """The share of right answers in each batch, the success at the end, and the largest KL of any token.
+
+    `kl_max` is that of the network to the policy that sampled, `projected_kl_max` that of what the loss saw.
+    """
+
+    shares: list[float]
+    success: float
+    kl_max: float
+    projected_kl_max: float
 
 
 class Sums(NamedTuple):
@@ -96,13 +114,20 @@ def success(model: Qwen2ForCausalLM) -> float:
     return float(scores.gather(-1, answers[..., None]).sum((1, 2)).exp().mean())
 
 
-def train(num_batches: int = 200, *, seed: int = 0, bound: float = 0.05, verbose: bool = True) -> list[float]:
-    """The share of right answers in each batch."""
+def pretrained(seed: int) -> Qwen2ForCausalLM:
+    """A model that answers in the right form, and mostly wrongly."""
     torch.manual_seed(seed)
     model = make_model()
     read(model, PRETRAINING_STEPS)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    shares = []
+    return model
+
+
+def improve(
+    model: Qwen2ForCausalLM, num_batches: int, loss: Loss, *, learning_rate: float = LEARNING_RATE, verbose: bool = True
+) -> History:
+    """Train the model on rewards, with several optimiser steps per batch of answers."""
+    optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+    shares, kl_max, projected_kl_max = [], 0.0, 0.0
     for index in range(num_batches):
         questions, answers = random_sums(NUM_GROUPS)
         ids = sample(model, questions.repeat_interleave(GROUP_SIZE, 0))
@@ -113,12 +138,12 @@ def train(num_batches: int = 200, *, seed: int = 0, bound: float = 0.05, verbose
             old = choose_kept(hidden_states(model, ids), head(model), ids[:, 4:], kept_tokens=KEPT_TOKENS).policy
         for _ in range(ITERATIONS):
             predicted = score_kept(hidden_states(model, ids), head(model), old.ids).policy
-            found = trust_region_loss(
-                predicted, old, advantages.view(-1, 1), bound=bound, regression_weight=REGRESSION_WEIGHT
-            )
+            found = loss(predicted, old, advantages.view(-1, 1))
             optimiser.zero_grad()
             found.loss.mean().backward()
             optimiser.step()
+            kl_max = max(kl_max, float(found.kl.max()))
+            projected_kl_max = max(projected_kl_max, float(found.projected_kl.max()))
         shares.append(float(right.mean()))
         if verbose and (index + 1) % 20 == 0:
             print(
@@ -126,7 +151,13 @@ def train(num_batches: int = 200, *, seed: int = 0, bound: float = 0.05, verbose
                 f"KL {found.kl.mean():.4f}, at most {found.kl.max():.3f}, projected {found.projected_kl.max():.4f}  "
                 f"projected tokens {found.projected.float().mean():.2f}"
             )
-    return shares
+    return History(shares, success(model), kl_max, projected_kl_max)
+
+
+def train(num_batches: int = 200, *, seed: int = 0, bound: float = 0.05, verbose: bool = True) -> History:
+    """Read sums, then learn from rewards within a trust region around each token's policy."""
+    loss = partial(trust_region_loss, bound=bound, regression_weight=REGRESSION_WEIGHT)
+    return improve(pretrained(seed), num_batches, loss, verbose=verbose)
 
 
 def head(model: Qwen2ForCausalLM) -> Head:
