@@ -181,20 +181,9 @@ def attempt(versions: Versions, wheel: Path, place: Path, tests: tuple[str, ...]
         return outcome(f"does not install: {last_line(done.stderr)}")
     listed = subprocess.run([python, "-m", "pip", "list", "--format=json"], capture_output=True, text=True, check=True)
     installed = {canonical(row["name"]): row["version"] for row in json.loads(listed.stdout)}
-    command = [
-        python,
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        str(workers),
-        "-m",
-        "not slow",
-        "-p",
-        "no:cacheprovider",
-        "--tb=line",
-        *tests,
-    ]
+    how = ["-q", "-n", str(workers), "-m", "not slow", "-p", "no:cacheprovider", "--tb=line"]
+    how += ["-W", "ignore:Guards may run slower:RuntimeWarning"]  # PyTorch's word about Python 3.13.0
+    command = [python, "-m", "pytest", *how, *tests]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     (place / "tests.log").write_text(done.stdout + done.stderr, encoding="utf-8")

@@ -19,6 +19,8 @@ DOORS = (
     *("presets", "reports", "runs", "settings", "sweeps", "tuning"),
 )
 """Rooms whose names count as public where another room imports them."""
+INSIDE = ("engines",)
+"""Rooms for the maths alone: a line for each operation."""
 EXAMPLES = [
     *("trpl.DiagGaussian", "trpl.FullGaussian", "trpl.Categorical", "trpl.kl", "trpl.kl_parts", "trpl.entropy"),
     *("trpl.log_prob", "trpl.wasserstein_parts", "trpl.frobenius_parts", "trpl.train", "trpl.load"),
@@ -43,7 +45,7 @@ def room(module: str) -> str:
 def listed() -> set[tuple[str, str]]:
     found = set()
     for module, tree in TREES.items():
-        for node in tree.body:
+        for node in tree.body if room(module) not in INSIDE else ():
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 found |= {(module, name) for name in ast.literal_eval(node.value)}
     return found
