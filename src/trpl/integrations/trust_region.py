@@ -99,7 +99,13 @@ class TrustRegion:
         return trpl.torch.JointKLProjection(self.total_bound, check=False)
 
     def layer_of(self, policy: Policy) -> Any:
-        """The layer that serves a policy: the two bounds of a KL are for Gaussians, their sum for every other policy.
+        """Choose the layer for a policy: the two bounds of a KL are for Gaussians, their sum for every other policy.
+
+        Args:
+            policy: A policy of the kind to be projected.
+
+        Returns:
+            The layer.
 
         Raises:
             ValueError: The projection is for Gaussians alone.
@@ -114,12 +120,15 @@ class TrustRegion:
         return self.joint_layer
 
     def project(self, predicted: Policy, old: Policy, constraint: dict[str, float]) -> Policy:
-        """The predicted policy in its region, with the entropy of the constraint, as near as the region has it.
+        """Project a policy into its region, with the entropy of the constraint, as near as the region has it.
 
         Args:
             predicted: What the network says now.
             old: The policy that collected the data, of the same kind.
             constraint: Keywords for the layer's call, from `constraint`.
+
+        Returns:
+            The projected policy.
         """
         layer = self.layer_of(predicted)
         if constraint and isinstance(layer, trpl.torch.JointKLProjection):
