@@ -73,7 +73,7 @@ def random_case(seed, *, covariance="diagonal", spread=1.0):
     weights = {name: w + (0.05 * rng.normal(size=w.shape)).astype(np.float32) for name, w in old_weights.items()}
     observations = rng.normal(size=(STEPS, OBS)).astype(np.float32)
     way = (0.3 * spread * rng.normal(size=(9, ACT))).astype(np.float32)
-    raw = (spread * rng.normal(size=policy.spread_size)).astype(np.float32)
+    raw = (spread * rng.normal(size=policy.head.shared[policy.head.spread])).astype(np.float32)
     return build_case(policy, old_weights, weights, observations, way, raw)
 
 

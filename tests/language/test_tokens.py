@@ -163,7 +163,8 @@ def test_masked_tokens_may_hold_anything():
     broken = predicted.log_probs.masked_fill(~mask.bool()[..., None], torch.nan).requires_grad_()
     found = trust_region_loss(SparseCategorical(old.ids, broken), old, torch.ones(3, 1), mask=mask)
     for ours, full in zip(found, wanted, strict=True):
-        assert torch.equal(ours, torch.where(mask.bool(), full.detach(), torch.zeros_like(full)))
+        kept = torch.where(mask.bool(), full.detach(), torch.zeros_like(full))
+        torch.testing.assert_close(ours, kept, rtol=1e-13, atol=1e-15)  # sums of other batches: other last digits
     found.loss.sum().backward()
     assert (broken.grad[~mask.bool()] == 0.0).all()
     assert torch.isfinite(broken.grad).all()
