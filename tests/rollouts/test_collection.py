@@ -72,6 +72,9 @@ def test_the_policy_sees_observations_normalised_with_themselves_included(num_en
 
         rows = iter(rollout.actions if num_envs > 1 else rollout.actions[:, 0])
 
+        def noise(self, rng, num_steps, states):
+            return range(num_steps)
+
         def sample(self, observations, noise):
             return next(self.rows)
 

@@ -23,7 +23,7 @@ REFUSED = [
     ("kl", {"covariance": "diag"}, "covariance 'diag' is not one of diagonal, full; did you mean 'diagonal'"),
     ("ppo", {"mean_bound": 0.1}, "mean_bound means nothing to method 'ppo'"),
     ("kl", {"ratio_clip": 0.1}, "ratio_clip means nothing to method 'kl'"),
-    ("kl", {"mean_bound": None}, "method 'kl' needs mean_bound"),
+    ("kl", {"mean_bound": None}, "method 'kl' wants mean_bound and cov_bound"),
     ("kl", {"temperature": 0.5}, "temperature means nothing without an entropy_schedule"),
     ("kl-e", {"entropy_schedule": "none"}, "without a schedule it is 'kl'"),
     ("kl-e", {"entropy_schedule": "linear", "temperature": 0.5}, "temperature means nothing without"),

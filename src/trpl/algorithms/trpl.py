@@ -13,7 +13,6 @@ from trpl.algorithms.base import Algorithm, Metrics
 from trpl.algorithms.learner import Learner, LearnerState, Samples, distance_measurements, from_rows, rows
 from trpl.algorithms.minibatches import Orders
 from trpl.entropy_schedule import scheduled, within_reach
-from trpl.errors import ConfigError
 from trpl.families import Policy, entropy
 from trpl.gaussians import Gaussian, mahalanobis
 from trpl.losses import trust_region_loss
@@ -42,11 +41,7 @@ def make_layer(layer: LayerSpec, config: TrustRegion, head: Head) -> Any:
     if not head.gaussian:
         assert layer.otherwise is not None
         return layer.otherwise.build(trpl.jax, settings | {"bound": config.whole_bound})
-    if config.bound is not None:
-        raise ConfigError(
-            f"method {config.method!r} bounds mean and covariance of a Gaussian apart: it wants mean_bound and"
-            " cov_bound; one bound on the whole KL is method 'kl-joint'"
-        )
+    config.refuse_one_bound()
     return layer.build(trpl.jax, settings)
 
 
@@ -164,7 +159,7 @@ def projection(layer: Any, target: Array | None, *, config: TrustRegion) -> Call
     if target is None:
         return layer
     name = "entropy" if config.entropy_equality else "min_entropy"
-    joint = isinstance(layer, trpl.jax.JointKLProjection)
+    joint = hasattr(layer, "bound")
 
     def project(predicted: Policy, old: Policy) -> Policy:
         wanted = within_reach(target, old, layer.bound) if joint else target

@@ -86,9 +86,9 @@ class TRPLLoss(LossModule):
 
     Args:
         actor_network: A `ProbabilisticActor` over an Independent Normal, a MultivariateNormal or one of these squashed,
-            or, for `JointKLProjection`, over a Categorical, one-hot or masked or not, an Independent Categorical,
-            Bernoulli or Beta. The parameters of its distribution as of collection must be in the tensordict, where the
-            collector leaves them.
+            or, for a layer with one bound on the whole KL, over a Categorical, one-hot or masked or not, an Independent
+            Categorical, Bernoulli or Beta. The parameters of its distribution as of collection must be in the
+            tensordict, where the collector leaves them.
         critic_network: The value function.
         layer: A layer of `trpl.torch`.
         regression_weight: α, weight of the penalty.

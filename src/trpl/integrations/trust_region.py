@@ -96,31 +96,44 @@ class TrustRegion:
     @cached_property
     def joint_layer(self) -> nn.Module:
         """The layer with one bound on the whole KL, for policies that are no Gaussians."""
-        return trpl.torch.JointKLProjection(self.total_bound, check=False)
+        self.check_serves(gaussian=False, words="another")
+        spec = layers()[self.projection]
+        return (spec.otherwise or spec).build(trpl.torch, {"bound": self.total_bound})
 
-    def layer_of(self, policy: Policy) -> Any:
-        """Choose the layer for a policy: the two bounds of a KL are for Gaussians, their sum for every other policy.
+    def check_serves(self, *, gaussian: bool, words: str) -> None:
+        """Refuse a projection for Gaussians where the policy is another.
 
         Args:
-            policy: A policy of the kind to be projected.
+            gaussian: Whether the policy is a Gaussian.
+            words: What it is, for the message.
+
+        Raises:
+            ValueError: The projection does not serve it.
+        """
+        if not gaussian and not self.bounds_kl:
+            others = " and ".join(repr(name) for name, layer in layers().items() if layer.bounds_kl)
+            raise ValueError(
+                f"projection {self.projection!r} is for Gaussian policies, and this is {words}: {others} serve it"
+            )
+
+    def layer_of(self, policy: Policy) -> Any:
+        """Find the layer that serves a policy: the two bounds of a KL are for Gaussians, their sum for every other.
+
+        Args:
+            policy: A value of any family.
 
         Returns:
             The layer.
 
         Raises:
-            ValueError: The projection is for Gaussians alone.
+            ValueError: The projection is for Gaussians alone, and the policy is another.
         """
-        if self.joint or isinstance(policy, DiagGaussian | FullGaussian):
-            return self.layer
-        if not self.bounds_kl:
-            raise ValueError(
-                f"projection {self.projection!r} is for Gaussian policies, and this one is a {type(policy).__name__}:"
-                " 'kl' and 'kl-joint' serve every policy"
-            )
-        return self.joint_layer
+        gaussian = isinstance(policy, DiagGaussian | FullGaussian)
+        self.check_serves(gaussian=gaussian, words=f"a {type(policy).__name__}")
+        return self.layer if self.joint or gaussian else self.joint_layer
 
     def project(self, predicted: Policy, old: Policy, constraint: dict[str, float]) -> Policy:
-        """Project a policy into its region, with the entropy of the constraint, as near as the region has it.
+        """Project the predicted policy, with the entropy of the constraint or the nearest that the region has.
 
         Args:
             predicted: What the network says now.
@@ -131,7 +144,7 @@ class TrustRegion:
             The projected policy.
         """
         layer = self.layer_of(predicted)
-        if constraint and isinstance(layer, trpl.torch.JointKLProjection):
+        if constraint and hasattr(layer, "bound"):
             held = {name: within_reach(value, old, self.total_bound) for name, value in constraint.items()}
             return layer(predicted, old, **held)
         return layer(predicted, old, **constraint)

@@ -133,6 +133,18 @@ class SeparateKL(Ordered):
                 f" other): it has {', '.join(name for name in given if given[name]) or 'none of them'}"
             )
 
+    def refuse_one_bound(self) -> None:
+        """Refuse one bound for a Gaussian policy.
+
+        Raises:
+            ConfigError: It has one bound on the whole KL.
+        """
+        if self.bound is not None:
+            raise ConfigError(
+                f"method {self.method!r} bounds mean and covariance of a Gaussian apart: it wants mean_bound and"
+                " cov_bound; one bound on the whole KL is method 'kl-joint'"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wasserstein(Separate):

@@ -79,7 +79,7 @@ def _unknown(env_id: str, error: Exception) -> str:
         if module.split(".")[0] == missing.split(".")[0]:
             return f"there is no module {module!r} to find {name!r} in: install it, or put its folder on PYTHONPATH"
         return f"{env_id} needs the module {missing!r}, which is not installed"
-    words = {known.lower(): known for known in gym.registry}
+    words = {known.lower(): known for known in gym.registry if not known.startswith(f"{LOCAL}/")}
     stem = name.lower().rpartition("-v")[0]
     versions = [known for known in words if known.rpartition("-v")[0] == stem]
     nearest = closest(name.lower(), versions or words)

@@ -169,11 +169,7 @@ class TRPL(OnPolicyAlgorithm):
             )
         super()._setup_model()
         add_optimisers(self.policy, self.lr_schedule)
-        if not isinstance(self.action_space, spaces.Box) and not self.region.bounds_kl:
-            raise ValueError(
-                f"projection {self.projection!r} is for Gaussian policies, and the actions are {self.action_space}: for"
-                " these there are 'kl' and 'kl-joint'"
-            )
+        self.region.check_serves(gaussian=isinstance(self.action_space, spaces.Box), words=str(self.action_space))
 
     @property
     def layer(self) -> Any:
