@@ -99,23 +99,32 @@ LARGEST_SQUARED = 1e5
 digits that remain, and d² is the least."""
 
 
-def mixed_factor(e: Engine, weight: PerState, p: Matrix, q: Matrix) -> tuple[Matrix, Matrix]:
+def mixed_factor(
+    e: Engine, weight: PerState, p: Matrix, q: Matrix, *, seen: Matrix | None = None
+) -> tuple[Matrix, Matrix]:
     """The lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ and its inverse.
 
-    From the sum itself, and as `interpolated_factor` where that is ill-conditioned.
+    From the sum itself, and as `interpolated_factor` where that is ill-conditioned. With `seen`, the difference D of
+    the covariances as q sees it, from Q(I + wD)Qᵀ: its errors are small as q sees them, however q is conditioned. No
+    eigenvalue of D is below −1, so I + wD has the condition (1 + w‖D‖)/(1 − w) at most.
     """
     w = weight[..., None, None]
-    factor = e.cholesky((w * p) @ mT(p) + ((1.0 - w) * q) @ mT(q))
-    inverse = e.solve_triangular(factor, e.eye(factor))
+    if seen is None:
+        factor = e.cholesky((w * p) @ mT(p) + ((1.0 - w) * q) @ mT(q))
+        inverse = e.solve_triangular(factor, e.eye(factor))
+        bad = ~(e.matrix_dot(factor, factor) * e.matrix_dot(inverse, inverse) <= LARGEST_SQUARED)
+    else:
+        factor = q @ e.cholesky(e.eye(seen) + w * seen)
+        inverse = e.solve_triangular(factor, e.eye(factor))
+        bad = ~(1.0 + weight * e.xp.sqrt(e.matrix_dot(seen, seen)) <= LARGEST_SQUARED * (1.0 - weight))
 
     def careful(weight: PerState, p: Matrix, q: Matrix) -> tuple[Matrix, Matrix]:
         factor = interpolated_factor(e, weight, p, q)
         return factor, e.solve_triangular(factor, e.eye(factor))
 
-    bad = ~(e.matrix_dot(factor, factor) * e.matrix_dot(inverse, inverse) <= LARGEST_SQUARED)
     batch = factor.shape[:-2]
     operands = [e.xp.broadcast_to(x, (*batch, *x.shape[x.ndim - core :])) for x, core in ((weight, 0), (p, 2), (q, 2))]
-    factor, inverse = e.mend(bad, careful, (factor, inverse), *operands)
+    factor, inverse = e.mend(e.xp.broadcast_to(bad, batch), careful, (factor, inverse), *operands)
     return factor, inverse
 
 

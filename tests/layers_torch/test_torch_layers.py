@@ -158,7 +158,7 @@ class Largest(TorchDispatchMode):
         for x in pytree.tree_leaves(out):
             if isinstance(x, torch.Tensor):
                 self.elements = max(self.elements, x.numel())
-        if any(word in func.name() for word in ("eigh", "svd", "qr", "cholesky", "while")) and isinstance(
+        if any(word in func.name() for word in ("eigh", "svd", "_qr", "cholesky", "while")) and isinstance(
             args[0], torch.Tensor
         ):
             self.decomposed = max(self.decomposed, args[0].shape[:-2].numel())

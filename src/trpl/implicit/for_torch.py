@@ -69,7 +69,8 @@ def _attach_eagerly(problem: Problem, e: Engine, inputs: Sequence[Any], constant
     if solved is None:
         return tuple(outputs)
     moved = tuple([y is not None for y in solved.outputs])
-    arrays = [y for y in solved.outputs if y is not None]
+    contiguous = np.ascontiguousarray if e is NUMPY else Tensor.contiguous  # LAPACK's factors are column by column
+    arrays = [contiguous(y) for y in solved.outputs if y is not None]
     if wanted or forward_ad._current_level >= 0:
         arrays = [*arrays, *solved.residuals]
         if e is NUMPY:

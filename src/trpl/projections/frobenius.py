@@ -90,15 +90,15 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, *, whitened: bo
         return None
     weight = shrinkage(e, distance, bound)
 
-    def work(p: Matrix, q: Matrix, weight: PerState, outside: Mask) -> tuple[Matrix, Matrix]:
-        factor, inverse = mixed_factor(e, weight, p, q)
+    def work(p: Matrix, q: Matrix, weight: PerState, outside: Mask, difference: Matrix) -> tuple[Matrix, Matrix]:
+        factor, inverse = mixed_factor(e, weight, p, q, seen=difference if whitened else None)
         return chosen(e, outside[..., None, None], factor, p), inverse
 
-    def idle(p: Matrix, q: Matrix, weight: PerState, outside: Mask) -> tuple[Matrix, Matrix]:
+    def idle(p: Matrix, q: Matrix, weight: PerState, outside: Mask, difference: Matrix) -> tuple[Matrix, Matrix]:
         shape = xp.broadcast_arrays(p, q, weight[..., None, None])[0]
         return shape, xp.zeros_like(shape)
 
-    projected, inverse = e.branch(outside, work, idle, p, q, weight, outside)
+    projected, inverse = e.branch(outside, work, idle, p, q, weight, outside, difference)
     if whole:
         difference = xp.broadcast_to(difference, projected.shape)
         distance = xp.broadcast_to(distance, weight.shape)
