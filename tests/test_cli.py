@@ -70,7 +70,7 @@ def test_help_lists_the_commands_without_heavy_imports(capsys):
         (["train", "kl", "Hopper-v4", "--env-timeout", "0"], "env_timeout must be above 0"),
         (["train", "kl", "Hopper-v4", "--preset", "."], ". cannot be read: Is a directory"),
         (["resume", "nowhere", "--env-timeout", "soon"], "invalid number value: 'soon'"),
-        (["train", "kl", "CartPole-v1"], "action space is Discrete; supported are"),
+        (["train", "w2", "CartPole-v1"], "is for Gaussian policies, and the policy of CartPole-v1 is a Categorical"),
         (["resume", "nowhere"], "nowhere is not a run folder"),
         (["evaluate", "nowhere"], "nowhere is not a run folder"),
         (["evaluate", "nowhere", "--episodes", "0"], "must be at least 1"),
@@ -148,7 +148,7 @@ def test_play_calls_the_recorder(capsys, finished, monkeypatch, tmp_path):
     from trpl.rollouts import video
 
     def record(policy, env_id, path, **options):
-        assert env_id == ("Pendulum-v1", {}, "raw", False)  # the policy itself gives actions in the task's own units
+        assert env_id == ("Pendulum-v1", {}, "box", True, "gaussian")
         assert policy.action_size == 1
         assert options == {"episodes": 2, "seed": 0, "max_steps": 50, "camera": "side", "size": (64, 48)}
         return video.Recording(path, 51, [-1.0, -2.0])
