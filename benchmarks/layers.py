@@ -291,7 +291,8 @@ def main() -> None:
         judge(rows)
         if args.out:
             args.out.write_text(json.dumps(rows, indent=2) + "\n")
-    Console().print(show(rows))
+    console = Console()
+    (console if console.is_terminal else Console(width=150)).print(show(rows))
 
 
 if __name__ == "__main__":
