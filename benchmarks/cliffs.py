@@ -66,8 +66,8 @@ def points(only: str) -> Iterator[Point]:
             continue
         yield from (Point(layer, "batch", n, row(layer, n, 6, 0.01)) for n in BATCHES)
         yield from (Point(layer, "dimension", d, row(layer, 64, d, 0.01)) for d in DIMS)
-        yield from (Point(layer, "bound", b, row(layer, 128, 8, b)) for b in BOUNDS)
-        yield from (Point(layer, "bound, a tensor", b, row(layer, 128, 8, b, tensor=True)) for b in BOUNDS)
+        yield from (Point(layer, "bound", b, row(layer, 128, 24, b)) for b in BOUNDS)
+        yield from (Point(layer, "bound, a tensor", b, row(layer, 128, 24, b, tensor=True)) for b in BOUNDS)
 
 
 def least(call: Callable[[], object]) -> float:

@@ -218,6 +218,7 @@ def bound_held(row: Row, given: Inputs, projected: Any) -> str:
 
 def measure(row: Row, host: str, dtype: str, eigvalsh: Callable[[], float], repeats: int) -> dict[str, Any]:
     given = inputs(row, dtype)
+    torch.compiler.reset()  # every row compiles the same lines again, and PyTorch has a limit for that
     start = time.perf_counter()
     forward, both = jax_call(row, given) if host == "jax" else torch_call(row, given, compiled=host == "compiled")
     both()
