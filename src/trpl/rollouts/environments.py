@@ -71,6 +71,10 @@ def _import_namesake(env_id: str) -> None:
         importlib.import_module(package)
 
 
+def _without_version(env_id: str) -> str:
+    return env_id.rpartition("-v")[0] or env_id
+
+
 def _unknown(env_id: str, error: Exception) -> str:
     """That there is no such environment, and which is nearest: in another version, else by its letters."""
     module, _, name = env_id.rpartition(":")
@@ -80,9 +84,11 @@ def _unknown(env_id: str, error: Exception) -> str:
             return f"there is no module {module!r} to find {name!r} in: install it, or put its folder on PYTHONPATH"
         return f"{env_id} needs the module {missing!r}, which is not installed"
     words = {known.lower(): known for known in gym.registry if not known.startswith(f"{LOCAL}/")}
-    stem = name.lower().rpartition("-v")[0]
-    versions = [known for known in words if known.rpartition("-v")[0] == stem]
+    stem = _without_version(name.lower())
+    versions = [known for known in words if _without_version(known) == stem]
     nearest = closest(name.lower(), versions or words)
+    if nearest is not None and closest(stem, [_without_version(nearest)]) is None:
+        nearest = None  # alike in little but the version
     prefix = f"{module}:" if module else ""
     hint = "" if nearest is None else f"; did you mean {prefix + words[nearest]!r}?"
     own = "your own is named with the module that registers it, module:Name-v0"
