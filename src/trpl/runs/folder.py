@@ -111,7 +111,7 @@ def replace_file(path: Path, content: bytes) -> None:
         path: The file.
         content: Its new content.
     """
-    temporary = path.with_name(f"{path.name}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # two sessions may write the same file
     with open(temporary, "wb") as file:
         file.write(content)
         file.flush()
