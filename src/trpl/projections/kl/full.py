@@ -31,9 +31,10 @@ def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None,
     """
     xp = e.xp
     kl = kl_of_scales(e, p, q, full=True)
-    outside, wide = kl > bound, ~(widest_variance(e, kl) <= WIDE)
+    outside = kl > bound
     if not whole and not e.any(outside):
         return None
+    wide = ~(widest_variance(e, kl) <= WIDE)
     factor_for = choose(e, known, bound).factor
 
     def work(
