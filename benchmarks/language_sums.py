@@ -30,9 +30,9 @@ from trpl.torch.tokens import TokenLoss, trust_region_loss  # noqa: E402
 
 RESULTS, TABLE = ROOT / "results" / "language", ROOT / "docs" / "generated" / "language.md"
 RATES = (3e-4, 1e-3, 3e-3)
-VALUES = {"clipping": (0.2,), "trust region": (0.05,)}
+VALUES = {"clipping": (0.1, 0.2, 0.4), "trust region": (0.02, 0.05, 0.2)}
 WORDS = {"clipping": "clip", "trust region": "ε"}
-NUM_BATCHES, SEARCH_SEED = 30, 100
+NUM_BATCHES, SEARCH_SEED = 50, 100
 
 
 def clipped(predicted: SparseCategorical, old: SparseCategorical, advantages: Tensor, *, clip: float) -> TokenLoss:

@@ -8,6 +8,7 @@ import sys
 import pytest
 from blocks import ROOT
 
+DOCS = ROOT / "docs"
 PAGE, GENERATED, RESULTS = ROOT / "docs" / "results.md", ROOT / "docs" / "generated", ROOT / "results"
 
 
@@ -62,6 +63,16 @@ def test_records_are_whole(made):
         lines = gzip.decompress((config.parent / "metrics.jsonl.gz").read_bytes()).splitlines()
         assert json.loads(lines[-1])["steps"] >= wanted, config.parent
         assert len(lines) == -(-wanted // settings["rollout_size"]), config.parent
+
+
+def test_records_and_pages_name_no_path_of_a_machine():
+    paths = [*RESULTS.rglob("config.json"), *(DOCS / "reports").rglob("*.html"), *(DOCS / "reports").rglob("*.csv")]
+    named = [
+        str(path)
+        for path in paths
+        if re.search(r"--out[ =]/|[ >,\"]/(?:home|root|tmp|work|mnt|Users)/", path.read_text())
+    ]
+    assert not named
 
 
 def test_the_page_includes_what_is_generated_and_writes_no_return_by_hand():

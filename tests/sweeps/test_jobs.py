@@ -205,8 +205,9 @@ def test_a_sweep_keeps_the_signal_that_stopped_it(tmp_path):
     assert result.signal == signal.SIGTERM
 
 
-def test_compact_records_are_the_same_bytes_without_checkpoints(tmp_path):
+def test_compact_records_are_the_same_bytes_without_checkpoints(tmp_path, monkeypatch):
     job = job_in(tmp_path / "runs")
+    monkeypatch.setattr("sys.argv", ["/opt/bin/trpl", "train", "kl", "Hopper-v4", "--out", str(job.folder), "--seed=0"])
     write_run(job, 3)
     with pytest.raises(RunError, match="has done 3 of 4 epochs"):
         compact(job.folder, tmp_path / "results")
@@ -218,6 +219,8 @@ def test_compact_records_are_the_same_bytes_without_checkpoints(tmp_path):
     names = ["config.json", "evaluations.jsonl.gz", "metrics.jsonl.gz", "timings.jsonl.gz"]
     assert sorted(path.name for path in place.iterdir()) == names
     assert gzip.decompress((place / "metrics.jsonl.gz").read_bytes()) == (job.folder / "metrics.jsonl").read_bytes()
+    command = json.loads((place / "config.json").read_text())["command"]  # nothing of this machine in a record
+    assert command == "trpl train kl Hopper-v4 --out runs/Hopper-v4/kl/seed-0 --seed=0"
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in place.iterdir()}
     compact(job.folder, tmp_path / "results")  # nothing new, nothing touched
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in place.iterdir()} == before

@@ -135,7 +135,7 @@ def write_config(folder: Path, config: Config) -> None:
         "stretches": [stretch(config, epoch=0)],
         **({"plugins": plugins()} if plugins() else {}),
     }
-    _write_about(folder, about)
+    write_about(folder, about)
 
 
 def stretch(config: Config, *, epoch: int) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def add_stretch(folder: Path, config: Config, *, epoch: int) -> None:
     about = read_about(folder)
     about["config"]["total_steps"] = config.total_steps
     about["stretches"] = [*stretches(about), stretch(config, epoch=epoch)]
-    _write_about(folder, about)
+    write_about(folder, about)
 
 
 def stretches(about: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -170,7 +170,8 @@ def changed_versions(about: Mapping[str, Any]) -> list[str]:
     return [f"{name} {before[name]} is now {now.get(name, 'gone')}" for name in before if before[name] != now.get(name)]
 
 
-def _write_about(folder: Path, about: Mapping[str, Any]) -> None:
+def write_about(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write `config.json`, whole or not at all."""
     replace_file(folder / CONFIG, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
 
 

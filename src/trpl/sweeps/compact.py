@@ -2,19 +2,21 @@
 
 import gzip
 import os
+import re
 import shutil
 from pathlib import Path
 
 from trpl.errors import RunError
 from trpl.runs import records
-from trpl.runs.folder import CONFIG, EVALUATIONS, METRICS, TIMINGS, place_of, read_config
+from trpl.runs.folder import EVALUATIONS, METRICS, TIMINGS, place_of, read_about, read_config, write_about
 
 
 def compact(run: str | Path, results: str | Path, *, place: str | Path | None = None) -> Path:
     """Copy a run's records to `results`/`place` (<env>/<method>/seed-<n> by default), whole or not at all.
 
-    `config.json` as it is; metrics, evaluations and timings gzipped, the same bytes for the same records. What was
-    there before is replaced.
+    Metrics, evaluations and timings are gzipped, the same bytes for the same records. `config.json` is copied as it is,
+    but for the folder in its command: a record that others read names runs/`place`, not a path of this machine. What
+    was there before is replaced.
     """
     run = Path(run)
     config = read_config(run)
@@ -22,11 +24,14 @@ def compact(run: str | Path, results: str | Path, *, place: str | Path | None = 
     if last != [config.last_epoch]:
         done = last[0] if last else 0
         raise RunError(f"{run} has done {done} of {config.last_epoch} epochs: only finished runs are compacted")
-    final = Path(results) / (place or place_of(config))
+    place = place or place_of(config)
+    final = Path(results) / place
     temporary = final.with_name(f".{final.name}-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    shutil.copyfile(run / CONFIG, temporary / CONFIG)
+    about = read_about(run)
+    about["command"] = re.sub(r"(--out[ =])\S+", rf"\1runs/{Path(place).as_posix()}", about.get("command") or "")
+    write_about(temporary, about)
     for name in (METRICS, EVALUATIONS, TIMINGS):
         if (run / name).exists():
             (temporary / f"{name}.gz").write_bytes(gzip.compress((run / name).read_bytes(), mtime=0))
