@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from trpl.torch import head as module
 from trpl.torch.head import Head, choose_kept, score_kept
+from trpl.torch.tokens import trust_region_loss
 
 VOCABULARY, WIDTH = 50, 8
 HEADS = {
@@ -63,6 +64,26 @@ def test_kept_are_the_sampled_token_and_the_most_likely_others(kind):
     for row in itertools.product(*map(range, sampled.shape)):
         others = scores[row][:-1].scatter(0, sampled[row], -torch.inf).topk(6).indices
         assert ids[row].tolist() == [int(sampled[row]), *others.tolist()]
+
+
+@pytest.mark.parametrize("mass", [1.0, 0.8])
+def test_a_sampled_token_outside_the_most_likely_is_held_with_its_gradient(mass):
+    hidden, head, _ = make("plain", batch=(6,))
+    sampled = (hidden @ head.weight.T).argmin(-1)  # the least likely of all
+    old = choose_kept(hidden, head, sampled, kept_tokens=5, kept_mass=mass).policy
+    assert (old.ids[:, 0] == sampled).all()
+    torch.manual_seed(1)
+    moved = (hidden + torch.randn_like(hidden)).requires_grad_()
+    advantages = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(3)
+
+    def loss(moved):
+        predicted = score_kept(moved, head, old.ids).policy
+        return trust_region_loss(predicted, old, advantages, bound=0.05, regression_weight=0.0)  # it stops a gradient
+
+    found = loss(moved)
+    assert found.projected.all()
+    assert (found.projected_kl <= 0.05 * (1.0 + 1e-4)).all()
+    assert torch.autograd.gradcheck(lambda x: loss(x).loss, moved)
 
 
 def test_only_as_many_are_kept_as_hold_the_mass():
