@@ -5,7 +5,7 @@
 Each measurement runs in a process of its own, pinned to one core. Rates are environment steps per second of processor
 time (on an idle core the same as wall clock, and fair on a busy one), compile time excluded and reported apart. The
 measurements a ratio is made of are taken in turns, and the best of each counts, since anything else on the machine can
-only slow one down.
+only slow one down. *By the clock* is wall clock: `clock` and `cores` want an idle machine.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -165,6 +166,24 @@ def first_update() -> dict[str, float]:
     return {"seconds": seconds[0], "again": min(seconds[1:]), "megabytes": megabytes}
 
 
+def by_the_clock(method: str, env_id: str, *, epochs: int, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of wall clock per epoch of `trpl train` as it stands, by what they go to; compilation left out."""
+    from trpl.presets import preset
+    from trpl.runs.run import train
+
+    config = preset(method, env_id, **overrides)
+    config = preset(method, env_id, stop_after=epochs * config.rollout_size, **overrides)
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(config, Path(folder, "run"), progress=False)
+        lines = [json.loads(line) for line in Path(folder, "run", "timings.jsonl").read_text().splitlines()]
+    training = statistics.median(line["collecting"] + line["updating"] for line in lines[1:])
+    evaluations = [line["evaluating"] for line in lines if line["evaluating"] > 0.01]
+    share = sum(config.evaluates(epoch) for epoch in range(1, config.num_epochs + 1)) / config.num_epochs
+    evaluating = share * statistics.median(evaluations) if evaluations else 0.0
+    rate = config.rollout_size / (training + evaluating)
+    return {"steps_per_second": rate, "evaluating": evaluating / (training + evaluating), "digest": result.digest}
+
+
 def start_of_a_run(folder: Path, environment: dict[str, str]) -> float:
     """Seconds from the command to the first line of metrics of 20 epochs."""
     command = [sys.executable, "-m", "trpl.cli", "train", "kl", "HalfCheetah-v4", "--quiet", "--out", str(folder)]
@@ -187,17 +206,18 @@ MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
     "learner": learner,
     "library": library,
     "first_update": first_update,
+    "by_the_clock": by_the_clock,
 }
 
 
-def measure(name: str, *arguments: Any, **options: Any) -> dict[str, float]:
-    """One measurement in a fresh process on one core."""
-    core = max(os.sched_getaffinity(0))
+def measure(name: str, *arguments: Any, cores: int = 1, **options: Any) -> dict[str, Any]:
+    """One measurement in a fresh process on the last so many cores."""
+    allowed = sorted(os.sched_getaffinity(0))[-cores:]
     job = json.dumps([name, arguments, options])
     done = subprocess.run(
         [sys.executable, __file__, "--job", job],
         env=os.environ | ONE_THREAD,
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        preexec_fn=lambda: os.sched_setaffinity(0, allowed),
         stdout=subprocess.PIPE,
         check=True,
         text=True,
@@ -213,8 +233,8 @@ def row(what: str, value: float, bar: float, *, at_least: bool = True, unit: str
     return {"what": what, "value": value, "bar": bar, "unit": unit, "met": value >= bar if at_least else value <= bar}
 
 
-CHEETAH = "HalfCheetah-v4"
-SHARES = {CHEETAH: 0.70, "Hopper-v4": 0.85, "Ant-v4": 0.85, "trpl/HumanoidPaper-v4": 0.7}  # training ÷ simulator
+CHEETAH, HUMANOID = "HalfCheetah-v4", "trpl/HumanoidPaper-v4"
+SHARES = {CHEETAH: 0.70, "Hopper-v4": 0.85, "Ant-v4": 0.85, HUMANOID: 0.7}  # training ÷ simulator
 Found = dict[str, list[dict[str, float]]]
 
 
@@ -249,6 +269,35 @@ def libraries(found: Found, *, rounds: int, tasks: Collection[str]) -> list[dict
     ]
 
 
+def clock(found: Found, *, rounds: int, tasks: Collection[str]) -> list[dict[str, Any]]:
+    """Steps per second by the clock with the evaluations of the default, over Stable-Baselines3's PPO without any."""
+    for _ in range(rounds):
+        add(found, f"bare {CHEETAH}", "bare", CHEETAH, num_steps=20_000)
+        add(found, f"kl by the clock {CHEETAH}", "by_the_clock", "kl", CHEETAH, epochs=31, overrides={})
+        add(found, f"SB3 PPO {CHEETAH}", "library", "sb3", CHEETAH, epochs=2)
+    bare, kl, sb3 = (best(found[f"{name} {CHEETAH}"]) for name in ("bare", "kl by the clock", "SB3 PPO"))
+    evaluating = min(result["evaluating"] for result in found[f"kl by the clock {CHEETAH}"])
+    return [
+        row("kl ÷ SB3 PPO, evaluations included", kl / sb3, 7.0, unit="×"),
+        row("kl ÷ bare env.step, evaluations included", kl / bare, 0.5),
+        row("share of the time that evaluations take", evaluating, 0.2, at_least=False),
+    ]
+
+
+def cores(found: Found, *, rounds: int, tasks: Collection[str]) -> list[dict[str, Any]]:
+    """One Humanoid run on two cores over the same on one, by the clock, and whether both give the same bits."""
+    options = {"num_envs": 8, "eval_every": 0}
+    for _ in range(rounds):
+        for ways, number in (("sync", 1), ("threads", 2)):
+            overrides = {**options, "vectorisation": ways}
+            add(found, ways, "by_the_clock", "kl", HUMANOID, epochs=4, overrides=overrides, cores=number)
+    digests = {result["digest"] for ways in ("sync", "threads") for result in found[ways]}
+    return [
+        row("Humanoid, 8 environments: two cores ÷ one", best(found["threads"]) / best(found["sync"]), 1.6, unit="×"),
+        row("their results, different bits", len(digests) - 1, 0, at_least=False),
+    ]
+
+
 def updates(found: Found, *, rounds: int, tasks: Collection[str]) -> list[dict[str, Any]]:
     """Time of a policy update."""
     add(found, "learner kl", "learner", "kl", overrides={})
@@ -271,7 +320,14 @@ def starts(found: Found, *, rounds: int, tasks: Collection[str]) -> list[dict[st
     ]
 
 
-PARTS = {"libraries": libraries, "simulator": simulator, "updates": updates, "starts": starts}
+PARTS = {
+    "libraries": libraries,
+    "simulator": simulator,
+    "clock": clock,
+    "cores": cores,
+    "updates": updates,
+    "starts": starts,
+}
 
 
 def main() -> None:
