@@ -4,19 +4,22 @@
     python benchmarks/hosts.py speed       rsl_rl: processor time of an update, TRPL ÷ PPO
     python benchmarks/hosts.py learning --host skrl   Pendulum, TRPL and the host's PPO, three seeds; rl_games, rl_zoo3
 
-One thread; TRPL and PPO by turns.
+`learning` writes the returns to results/hosts/HOST.json. One thread.
 """
 
 import argparse
 import contextlib
 import importlib.util
 import io
+import json
 import subprocess
 import sys
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,20 +103,35 @@ def speed(*, num_iterations: int, repeats: int) -> None:
     print(f"rsl_rl: PPO {ppo:.0f}, TRPL {trpl:.0f} steps per second of processor time, ratio {trpl / ppo:.2f}")
 
 
-def learning(host: str, *, num_seeds: int, num_steps: int) -> None:
-    """Pendulum through the host's own trainer: mean return without noise over 50 episodes, seed by seed."""
+def published(host: str, *, num_steps: int) -> dict[str, Any]:
+    """Settings of the host's own Pendulum example, where they differ from those of ours in `examples/`."""
+    if host == "skrl":  # examples/gymnasium/torch_gymnasium_pendulum_ppo.py
+        from skrl.resources.schedulers.torch import KLAdaptiveLR
+
+        found = {"mini_batches": 32, "grad_norm_clip": 0.5, "value_clip": 0.2, "learning_rate_scheduler": KLAdaptiveLR}
+        return found | {"learning_rate_scheduler_kwargs": {"kl_threshold": 0.008}}
+
+    found = {"horizon_length": 128, "minibatch_size": 1024, "mini_epochs": 4, "max_epochs": num_steps // 2048}
+    found |= {"gamma": 0.99, "tau": 0.9, "reward_shaper": {"scale_value": 0.01}, "lr_schedule": "adaptive"}
+    return found | {
+        "kl_threshold": 0.016,
+        "normalize_input": False,
+        "normalize_value": False,
+    }
+
+
+def learned(host: str, agent: str, *, seed: int, num_steps: int) -> float:
+    """Train on Pendulum through the host's own trainer; the mean return without noise over 50 episodes."""
+    if host == "rl_zoo3":
+        return zoo_learned(agent, seed=seed, num_steps=num_steps)
     task = example(f"{host}_pendulum")
-    for agent in ("PPO", "TRPL"):
-        found = []
-        for seed in range(num_seeds):
-            with contextlib.redirect_stdout(io.StringIO()):
-                trained = task.train(agent, steps=num_steps, seed=seed)
-            found.append(task.evaluate(trained))
-            print(f"{host} {agent} seed {seed}: {found[-1]:.1f}", flush=True)
-        print(f"{host} {agent}: mean {np.mean(found):.1f} of {num_seeds} seeds, {num_steps} steps", flush=True)
+    settings = published(host, num_steps=num_steps) if agent == HOSTS_OWN else {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        trained = task.train("TRPL" if agent == "TRPL" else "PPO", steps=num_steps, seed=seed, **settings)
+    return task.evaluate(trained)
 
 
-def zoo_learning(*, num_seeds: int, num_steps: int) -> None:
+def zoo_learned(agent: str, *, seed: int, num_steps: int) -> float:
     """The same through rl_zoo3's command, whose PPO has its own tuned hyperparameters."""
     from rl_zoo3 import ALGOS
     from stable_baselines3.common.env_util import make_vec_env
@@ -123,44 +141,68 @@ def zoo_learning(*, num_seeds: int, num_steps: int) -> None:
     from trpl.integrations.rl_zoo3 import register
 
     register()
-    for algo in ("ppo", "trpl"):
-        found = []
-        for seed in range(num_seeds):
-            with tempfile.TemporaryDirectory() as folder:
-                options = ["--algo", algo, "--env", "Pendulum-v1", "--seed", str(seed), "-f", folder]
-                options += ["-n", str(num_steps), "--eval-freq", "-1", "--verbose", "0"]
-                command = [sys.executable, "-W", "ignore", "-m", "trpl.integrations.rl_zoo3", "train", *options]
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-                saved = Path(folder) / algo / "Pendulum-v1_1"
-                env = make_vec_env("Pendulum-v1", n_envs=10, seed=1000)
-                statistics = saved / "Pendulum-v1" / "vecnormalize.pkl"
-                if statistics.exists():
-                    env = VecNormalize.load(str(statistics), env)
-                    env.training = env.norm_reward = False
-                model = ALGOS[algo].load(saved / "Pendulum-v1.zip", device="cpu")
-                found.append(float(evaluate_policy(model, env, n_eval_episodes=50)[0]))
-            print(f"rl_zoo3 {algo} seed {seed}: {found[-1]:.1f}", flush=True)
-        print(f"rl_zoo3 {algo}: mean {np.mean(found):.1f} of {num_seeds} seeds, {num_steps} steps", flush=True)
+    algo = "trpl" if agent == "TRPL" else "ppo"
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--algo", algo, "--env", "Pendulum-v1", "--seed", str(seed), "-f", folder]
+        options += ["-n", str(num_steps), "--eval-freq", "-1", "--verbose", "0", "--num-threads", "1"]
+        command = [sys.executable, "-W", "ignore", "-m", "trpl.integrations.rl_zoo3", "train", *options]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        saved = Path(folder) / algo / "Pendulum-v1_1"
+        env = make_vec_env("Pendulum-v1", n_envs=10, seed=1000)
+        statistics = saved / "Pendulum-v1" / "vecnormalize.pkl"
+        if statistics.exists():
+            env = VecNormalize.load(str(statistics), env)
+            env.training = env.norm_reward = False
+        model = ALGOS[algo].load(saved / "Pendulum-v1.zip", device="cpu")
+        return float(evaluate_policy(model, env, n_eval_episodes=50)[0])
+
+
+HOSTS_OWN = "PPO, settings of the host's own example"
+AGENTS = {"skrl": (HOSTS_OWN, "PPO", "TRPL"), "rl_games": (HOSTS_OWN, "PPO", "TRPL"), "rl_zoo3": (HOSTS_OWN, "TRPL")}
+PACKAGES = {"skrl": "skrl", "rl_games": "rl-games", "rl_zoo3": "rl_zoo3"}
+
+
+def learning(host: str, *, agents: list[str] | None, seeds: range, num_steps: int, out: Path) -> None:
+    """Train every agent with every seed and put the returns into a file, beside those of other seeds."""
+    kept = json.loads(out.read_text())["returns"] if out.exists() else {}
+    found = {"command": f"python benchmarks/hosts.py learning --host {host}", "task": "Pendulum-v1", "steps": num_steps}
+    found |= {PACKAGES[host]: metadata.version(PACKAGES[host]), "torch": torch.__version__, "returns": kept}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for agent in AGENTS[host]:
+        if agents and agent not in agents:
+            continue
+        returns = kept.setdefault(agent, {})
+        for seed in seeds:
+            started = time.process_time()
+            returns[str(seed)] = round(learned(host, agent, seed=seed, num_steps=num_steps), 2)
+            words = f"{returns[str(seed)]:.1f} in {time.process_time() - started:.0f} s of processor time"
+            print(f"{host} {agent} seed {seed}: {words}", flush=True)
+            out.write_text(json.dumps(found, indent=2) + "\n")
+        mean = np.mean(list(returns.values()))
+        print(f"{host} {agent}: mean {mean:.1f} of {len(returns)} seeds, {num_steps} steps", flush=True)
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("deviation", "speed", "learning"))
-    parser.add_argument("--host", choices=("skrl", "rl_games", "rl_zoo3"), default="skrl")
-    parser.add_argument("--steps", type=int, default=80_000)
+    parser.add_argument("--host", choices=PACKAGES, default="skrl")
+    parser.add_argument("--agent", action="append", help="one of them alone, for `learning`")
+    parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/images/rsl_rl_std.png")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="the picture of deviation, the returns of learning")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     if args.what == "deviation":
-        deviation(num_iterations=args.iterations, num_seeds=args.seeds, out=args.out)
-    elif args.what == "learning" and args.host == "rl_zoo3":
-        zoo_learning(num_seeds=args.seeds, num_steps=args.steps)
-    elif args.what == "learning":
-        learning(args.host, num_seeds=args.seeds, num_steps=args.steps)
-    else:
+        out = args.out or ROOT / "docs/images/rsl_rl_std.png"
+        deviation(num_iterations=args.iterations, num_seeds=args.seeds, out=out)
+    elif args.what == "speed":
         speed(num_iterations=args.iterations // 6, repeats=3)
+    else:
+        seeds = range(args.first_seed, args.first_seed + args.seeds)
+        out = args.out or ROOT / f"results/hosts/{args.host}.json"
+        learning(args.host, agents=args.agent, seeds=seeds, num_steps=args.steps, out=out)
 
 
 if __name__ == "__main__":

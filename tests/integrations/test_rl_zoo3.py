@@ -3,12 +3,13 @@
 import inspect
 import subprocess
 import sys
+import tomllib
 from importlib import metadata
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
-import yaml
 
 pytest.importorskip("rl_zoo3", reason="rl_zoo3 is not installed: pip install trpl[rl_zoo3]")
 
@@ -16,12 +17,9 @@ from trpl.integrations import rl_zoo3 as zoo
 from trpl.integrations.sb3 import TRPL
 from trpl.presets import preset
 
+ROOT = Path(__file__).parents[2]
 OF_THE_ZOO = {"n_timesteps", "normalize", "n_envs", "env_wrapper", "policy"}
 SAME_NAMES = {"n_steps": "rollout_size", "batch_size": "minibatch_size", "n_epochs": "policy_epochs"}
-
-
-def hyperparameters():
-    return yaml.safe_load(zoo.HYPERPARAMETERS.read_text())
 
 
 def test_the_seam():
@@ -37,14 +35,21 @@ def test_the_seam():
 
 def test_every_hyperparameter_is_one_of_trpls():
     known = set(inspect.signature(TRPL.__init__).parameters)
-    for task, settings in hyperparameters().items():
+    for task, settings in zoo.hyperparams.items():
         assert set(settings) - OF_THE_ZOO <= known, task
 
 
-@pytest.mark.parametrize("task", ["HalfCheetah-v4", "Humanoid-v4", "trpl/Reacher5Sparse-v0"])
+def test_the_tasks_of_our_results_are_there():
+    sweeps = (tomllib.loads(path.read_text()) for path in (ROOT / "results").glob("*.toml"))
+    assert {task for sweep in sweeps for task in sweep["tasks"]} <= set(zoo.hyperparams)
+
+
+@pytest.mark.parametrize(
+    "task", ["HalfCheetah-v4", "Humanoid-v4", "trpl/Reacher5Sparse-v0", "trpl/EpisodicReacher5-v0"]
+)
 def test_they_are_the_presets(task):
     """As `trpl train kl TASK` has them."""
-    settings, wanted = hyperparameters()[task], preset("kl", task)
+    settings, wanted = zoo.hyperparams[task], preset("kl", task)
     defaults = {name: p.default for name, p in inspect.signature(TRPL.__init__).parameters.items()}
     for name in (*SAME_NAMES, "learning_rate", "learning_rate_vf", "mean_bound", "cov_bound"):
         found = settings.get(name, defaults[name])
@@ -77,9 +82,20 @@ def test_actions_reach_the_environment_as_they_are():
 @pytest.mark.slow
 def test_its_command_trains(tmp_path):
     command = [sys.executable, "-W", "ignore", "-m", "trpl.integrations.rl_zoo3", "train", "--algo", "trpl"]
-    command += ["--env", "Pendulum-v1", "-n", "1024", "--eval-freq", "-1", "-f", str(tmp_path), "--seed", "0"]
+    command += ["--env", "Pendulum-v1", "-n", "2048", "--eval-freq", "-1", "-f", str(tmp_path), "--seed", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "kl_max" in done.stdout
+    assert "kl_max" in done.stdout  # of the first update, with the second rollout
     saved = tmp_path / "trpl" / "Pendulum-v1_1"
     assert TRPL.load(saved / "Pendulum-v1.zip").mean_bound == 0.05
+
+
+@pytest.mark.slow
+def test_rl_zoo3s_own_command_with_a_module_of_the_users(tmp_path):
+    """rl_zoo3 imports `custom_envs` before it reads its options, and takes hyperparameters from a module."""
+    (tmp_path / "custom_envs.py").write_text("from trpl.integrations.rl_zoo3 import register\n\nregister()\n")
+    command = [sys.executable, "-W", "ignore", "-m", "rl_zoo3.train", "--algo", "trpl", "--env", "Pendulum-v1"]
+    command += ["--conf-file", "trpl.integrations.rl_zoo3", "-n", "1024", "--eval-freq", "-1", "--seed", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert TRPL.load(tmp_path / "logs" / "trpl" / "Pendulum-v1_1" / "Pendulum-v1.zip").mean_bound == 0.05

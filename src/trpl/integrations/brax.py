@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from trpl.messages import needs
 
@@ -71,18 +71,33 @@ def trust_region(
         losses.compute_ppo_loss = host
 
 
+class _Projection(NamedTuple):
+    """What a layer made of the parameters of a distribution."""
+
+    parameters: Any
+    predicted: DiagGaussian
+    projected: DiagGaussian
+
+
 class _Projected(ParametricDistribution):
-    """Brax's distribution with every Gaussian projected; Brax's own code computes densities and entropies of it."""
+    """Brax's distribution with every Gaussian projected; Brax's own code computes densities and entropies of it.
+
+    Brax makes the distribution of the same parameters once for the density and once for the entropy; it is projected
+    once, which halves what XLA has to compile. `made` lives as long as the tracing of one loss.
+    """
 
     def __init__(self, inner: ParametricDistribution, project: Callable[[DiagGaussian], DiagGaussian]) -> None:
         super().__init__(inner.param_size, inner._postprocessor, inner._event_ndims, inner.reparametrizable)
         self.inner, self.project = inner, project
+        self.made: _Projection | None = None
 
     def create_dist(self, parameters: Any) -> Any:
         """The distribution of these parameters, projected."""
-        predicted = self.inner.create_dist(parameters)
-        projected = self.project(_gaussian(predicted))
-        return type(predicted)(projected.mean, projected.std)
+        inner = self.inner.create_dist(parameters)
+        if self.made is None or self.made.parameters is not parameters:
+            predicted = _gaussian(inner)
+            self.made = _Projection(parameters, predicted, self.project(predicted))
+        return type(inner)(self.made.projected.mean, self.made.projected.std)
 
 
 def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: float | None) -> Callable:
@@ -99,15 +114,14 @@ def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: flo
         def project(predicted: DiagGaussian) -> DiagGaussian:
             return layer(predicted, old, **floor)
 
-        through = ppo_network.replace(parametric_action_distribution=_Projected(distribution, project))
+        projected = _Projected(distribution, project)
+        through = ppo_network.replace(parametric_action_distribution=projected)
         total, metrics = host(
             params, normalizer_params, data, rng, ppo_network=through, **settings | {"clipping_epsilon": NO_CLIP}
         )
-        observation = jax.tree_util.tree_map(lambda x: jnp.swapaxes(x, 0, 1), data.observation)
-        logits = ppo_network.policy_network.apply(normalizer_params, params.policy, observation)
-        predicted = _gaussian(distribution.create_dist(logits))
-        penalty = jnp.mean(layer.penalty(predicted, project(predicted)))
-        parts = kl_parts(predicted.detached(), old)
+        assert projected.made is not None  # Brax's loss has asked for the density of the actions
+        penalty = jnp.mean(layer.penalty(projected.made.predicted, projected.made.projected))
+        parts = kl_parts(projected.made.predicted.detached(), old)
         kl = parts.mean + parts.cov
         total = total + weight * penalty
         exact = {"total_loss": total, "penalty": penalty, "kl_mean": jnp.mean(kl), "kl_max": jnp.max(kl)}

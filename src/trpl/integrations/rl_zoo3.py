@@ -4,7 +4,9 @@
     python -m trpl.integrations.rl_zoo3 enjoy --algo trpl --env Pendulum-v1 --folder logs
 
 rl_zoo3 checks the name of an algorithm before it imports anything that an option names, so its own
-`python -m rl_zoo3.train` knows TRPL only in a process that has called `register`.
+`python -m rl_zoo3.train` knows TRPL only in a process that has called `register`. A module `custom_envs` is imported
+before that check, where there is one: the call may stand there. `--conf-file trpl.integrations.rl_zoo3` then names the
+hyperparameters.
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import rl_zoo3
+import yaml
 
 from trpl.integrations.sb3 import TRPL
 
 NAME = "trpl"
 HYPERPARAMETERS = Path(__file__).with_name("rl_zoo3.yml")
 WIDEST = 1e6
+hyperparams = yaml.safe_load(HYPERPARAMETERS.read_text())
+"""By task, under the name that rl_zoo3 looks for in a module that `--conf-file` names."""
 
 
 class Unclipped(gymnasium.ActionWrapper):

@@ -195,7 +195,7 @@ ENTROPY: Mapping[str, Values] = {
 COLUMNS: Mapping[str, Values] = {  # what all regions share in the tables, where it is not the default
     "humanoid": {"policy_epochs": 10, "learning_rate": 1e-4, "minibatch_size": 256},
     "reacher": {"learning_rate": 3e-4, "minibatch_size": 256},
-    "episodic": {"learning_rate": 3e-4},
+    "episodic": {"learning_rate": 1e-3},
 }
 EPISODIC: Values = {"mean_bound": 0.05, "cov_bound": 5e-3}
 
