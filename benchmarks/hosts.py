@@ -103,21 +103,12 @@ def speed(*, num_iterations: int, repeats: int) -> None:
     print(f"rsl_rl: PPO {ppo:.0f}, TRPL {trpl:.0f} steps per second of processor time, ratio {trpl / ppo:.2f}")
 
 
-def published(host: str, *, num_steps: int) -> dict[str, Any]:
-    """Settings of the host's own Pendulum example, where they differ from those of ours in `examples/`."""
-    if host == "skrl":  # examples/gymnasium/torch_gymnasium_pendulum_ppo.py
-        from skrl.resources.schedulers.torch import KLAdaptiveLR
+def published() -> dict[str, Any]:
+    """Settings of skrl's examples/gymnasium/torch_gymnasium_pendulum_ppo.py, where they differ from our example's."""
+    from skrl.resources.schedulers.torch import KLAdaptiveLR
 
-        found = {"mini_batches": 32, "grad_norm_clip": 0.5, "value_clip": 0.2, "learning_rate_scheduler": KLAdaptiveLR}
-        return found | {"learning_rate_scheduler_kwargs": {"kl_threshold": 0.008}}
-
-    found = {"horizon_length": 128, "minibatch_size": 1024, "mini_epochs": 4, "max_epochs": num_steps // 2048}
-    found |= {"gamma": 0.99, "tau": 0.9, "reward_shaper": {"scale_value": 0.01}, "lr_schedule": "adaptive"}
-    return found | {
-        "kl_threshold": 0.016,
-        "normalize_input": False,
-        "normalize_value": False,
-    }
+    found = {"mini_batches": 32, "grad_norm_clip": 0.5, "value_clip": 0.2, "learning_rate_scheduler": KLAdaptiveLR}
+    return found | {"learning_rate_scheduler_kwargs": {"kl_threshold": 0.008}}
 
 
 def learned(host: str, agent: str, *, seed: int, num_steps: int) -> float:
@@ -125,7 +116,7 @@ def learned(host: str, agent: str, *, seed: int, num_steps: int) -> float:
     if host == "rl_zoo3":
         return zoo_learned(agent, seed=seed, num_steps=num_steps)
     task = example(f"{host}_pendulum")
-    settings = published(host, num_steps=num_steps) if agent == HOSTS_OWN else {}
+    settings = published() if (host, agent) == ("skrl", HOSTS_OWN) else {}
     with contextlib.redirect_stdout(io.StringIO()):
         trained = task.train("TRPL" if agent == "TRPL" else "PPO", steps=num_steps, seed=seed, **settings)
     return task.evaluate(trained)
@@ -158,7 +149,7 @@ def zoo_learned(agent: str, *, seed: int, num_steps: int) -> float:
 
 
 HOSTS_OWN = "PPO, settings of the host's own example"
-AGENTS = {"skrl": (HOSTS_OWN, "PPO", "TRPL"), "rl_games": (HOSTS_OWN, "PPO", "TRPL"), "rl_zoo3": (HOSTS_OWN, "TRPL")}
+AGENTS = {"skrl": (HOSTS_OWN, "PPO", "TRPL"), "rl_games": (HOSTS_OWN, "TRPL"), "rl_zoo3": (HOSTS_OWN, "TRPL")}
 PACKAGES = {"skrl": "skrl", "rl_games": "rl-games", "rl_zoo3": "rl_zoo3"}
 
 

@@ -47,7 +47,7 @@ env_configurations.register("pendulum", {"vecenv_type": "PENDULUMS", "env_creato
 
 
 def configuration(agent: str, *, num_epochs: int, seed: int, folder: str, **settings: object) -> dict:
-    """What a user of rl_games writes anyway; the name of the algorithm is the only line that changes."""
+    """What a user of rl_games writes anyway, with the numbers of its own `ppo_pendulum_torch.yaml`."""
     space = {"mu_activation": "None", "sigma_activation": "None", "fixed_sigma": True}
     space |= {"mu_init": {"name": "default"}, "sigma_init": {"name": "const_initializer", "val": 0.0}}
     network = {"name": "actor_critic", "separate": True, "space": {"continuous": space}}
@@ -59,20 +59,21 @@ def configuration(agent: str, *, num_epochs: int, seed: int, folder: str, **sett
         "device": "cpu",
         "device_name": "cpu",
         "train_dir": folder,
-        "reward_shaper": {"scale_value": 0.1},
+        "reward_shaper": {"scale_value": 0.01},
         "num_actors": 16,
-        "horizon_length": 64,
-        "minibatch_size": 128,
-        "mini_epochs": 10,
+        "horizon_length": 128,
+        "minibatch_size": 1024,
+        "mini_epochs": 4,
         "max_epochs": num_epochs,
         "save_best_after": 10**9,
         "save_frequency": 0,
-        "gamma": 0.9,
-        "tau": 0.95,
+        "gamma": 0.99,
+        "tau": 0.9,
         "learning_rate": 1e-3,
-        "lr_schedule": None,
-        "normalize_input": True,
-        "normalize_value": True,
+        "lr_schedule": "adaptive",
+        "kl_threshold": 0.016,
+        "normalize_input": False,
+        "normalize_value": False,
         "normalize_advantage": True,
         "value_bootstrap": True,
         "critic_coef": 1.0,
@@ -97,7 +98,7 @@ def train(agent: str = "TRPL", *, steps: int = 100_000, seed: int = 0, folder: s
         runner = Runner()
         register(runner)
         where = folder or temporary
-        chosen = configuration(agent, num_epochs=steps // 1024, seed=seed + 1, folder=where, **settings)
+        chosen = configuration(agent, num_epochs=steps // 2048, seed=seed + 1, folder=where, **settings)
         runner.load(chosen)
         made = runner.algo_factory.create(runner.algo_name, base_name="run", params=runner.params)
         made.train()
