@@ -32,6 +32,9 @@ SMALL = {
     "minibatch_size": 32,
     "mini_epochs": 2,
     "learning_rate": 1e-2,
+    "lr_schedule": None,
+    "normalize_input": True,
+    "normalize_value": True,
 }
 
 

@@ -82,22 +82,25 @@ class _Projection(NamedTuple):
 class _Projected(ParametricDistribution):
     """Brax's distribution with every Gaussian projected; Brax's own code computes densities and entropies of it.
 
-    Brax makes the distribution of the same parameters once for the density and once for the entropy; it is projected
-    once, which halves what XLA has to compile. `made` lives as long as the tracing of one loss.
+    Brax makes the distribution of the same parameters for the density, the entropy and the KL; it is projected once,
+    which halves what XLA has to compile. `made` lives as long as the tracing of one loss: the first is the network's,
+    another is the old policy's, of which Brax wants the KL.
     """
 
     def __init__(self, inner: ParametricDistribution, project: Callable[[DiagGaussian], DiagGaussian]) -> None:
         super().__init__(inner.param_size, inner._postprocessor, inner._event_ndims, inner.reparametrizable)
         self.inner, self.project = inner, project
-        self.made: _Projection | None = None
+        self.made: list[_Projection] = []
 
     def create_dist(self, parameters: Any) -> Any:
         """The distribution of these parameters, projected."""
         inner = self.inner.create_dist(parameters)
-        if self.made is None or self.made.parameters is not parameters:
+        found = next((made for made in self.made if made.parameters is parameters), None)
+        if found is None:
             predicted = _gaussian(inner)
-            self.made = _Projection(parameters, predicted, self.project(predicted))
-        return type(inner)(self.made.projected.mean, self.made.projected.std)
+            found = _Projection(parameters, predicted, self.project(predicted))
+            self.made.append(found)
+        return type(inner)(found.projected.mean, found.projected.std)
 
 
 def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: float | None) -> Callable:
@@ -114,14 +117,14 @@ def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: flo
         def project(predicted: DiagGaussian) -> DiagGaussian:
             return layer(predicted, old, **floor)
 
-        projected = _Projected(distribution, project)
-        through = ppo_network.replace(parametric_action_distribution=projected)
+        through = _Projected(distribution, project)
+        network = ppo_network.replace(parametric_action_distribution=through)
         total, metrics = host(
-            params, normalizer_params, data, rng, ppo_network=through, **settings | {"clipping_epsilon": NO_CLIP}
+            params, normalizer_params, data, rng, ppo_network=network, **settings | {"clipping_epsilon": NO_CLIP}
         )
-        assert projected.made is not None  # Brax's loss has asked for the density of the actions
-        penalty = jnp.mean(layer.penalty(projected.made.predicted, projected.made.projected))
-        parts = kl_parts(projected.made.predicted.detached(), old)
+        _, predicted, projected = through.made[0]  # Brax's loss asks for the density of the actions first
+        penalty = jnp.mean(layer.penalty(predicted, projected))
+        parts = kl_parts(predicted.detached(), old)
         kl = parts.mean + parts.cov
         total = total + weight * penalty
         exact = {"total_loss": total, "penalty": penalty, "kl_mean": jnp.mean(kl), "kl_max": jnp.max(kl)}
