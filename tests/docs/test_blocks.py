@@ -1,13 +1,18 @@
 """Every block of code in the documentation runs, and every command in it is one that `trpl` understands."""
 
+import ast
+import os
 import re
 import shlex
+import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from blocks import PAGES, ROOT, TINY, commands, installs, page_id, python_blocks
 
-from installing import closure, not_installed, run_with
+from installing import canonical, closure, not_installed, run_with
 from trpl import cli
 
 QUICK = ("presets", "evaluate", "export")  # run for real, on the small run
@@ -22,6 +27,14 @@ NEEDED = (  # words of a command, and the extra that it takes
     (r"^trpl export .*\.pt$", "torch"),
     (r"^tensorboard ", "train"),
 )
+TAKEN = (  # a module of trpl that a page imports, and the extra that it takes
+    *((rf"trpl\.{name}", name) for name in ("torch", "jax")),
+    (r"trpl\.(runs|sweeps|reports|rollouts|algorithms)", "train"),
+    (r"trpl\.tuning", "tune"),
+    *((rf"trpl\.integrations\.{name}", name) for name in ("sb3", "torchrl", "trl", "brax")),
+    *((rf"trpl\.integrations\.{name}", name) for name in ("skrl", "rl_games", "rl_zoo3", "rsl_rl")),
+)
+PLAIN = {"OMP_NUM_THREADS": "1"}
 
 
 def runner(page):
@@ -29,16 +42,46 @@ def runner(page):
     return f"import runpy, sys; sys.argv[1:] = [{str(page)!r}]; runpy.run_path({str(RUNNER)!r}, run_name='__main__')"
 
 
-with_python = [page for page in PAGES if python_blocks(page)]
+with_python = [page for page in PAGES if python_blocks(page) and not not_installed(installs(page) or "trpl")]
 with_commands = [page for page in PAGES if commands(page)]
+SAMPLE = [ROOT / name for name in ("README.md", "docs/choosing.md", "docs/episodic.md")]  # all: stress/pages.py
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["one half", "the other"])
+def test_python_blocks_run(part, folder):
+    """Half of the pages in one process each time: most of a page's time is importing."""
+    command = [sys.executable, str(RUNNER), *map(str, with_python[part::2])]
+    done = subprocess.run(command, cwd=folder, env=os.environ | PLAIN, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("page", with_python, ids=page_id)
+def test_imports_are_covered_by_the_extras_the_page_names(page):
+    """Every module that a page imports is brought by what the page installs."""
+    brought, owners = closure(installs(page) or "trpl"), metadata.packages_distributions()
+    for name in imported(page):
+        extra = next((extra for pattern, extra in TAKEN if re.match(pattern, name)), None)
+        if extra:
+            missing = closure(f"trpl[{extra}]") - brought
+            assert not missing, f"import {name} takes trpl[{extra}], which {page_id(page)} does not name"
+        top = name.partition(".")[0]
+        if top in owners:  # else the standard library's, the page's own, or not installed here
+            assert brought & {canonical(owner) for owner in owners[top]}, f"{page_id(page)} does not install {top}"
+
+
+def imported(page):
+    """The modules that a page's blocks import."""
+    for block in python_blocks(page):
+        for node in ast.walk(ast.parse(block.code)):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                yield node.module
+
+
+@pytest.mark.parametrize("page", SAMPLE, ids=page_id)
 def test_python_blocks_run_with_the_extras_the_page_names(page, folder):
     """In a process that finds what the page's `pip install` commands bring and nothing else that is installed here."""
-    absent = not_installed(installs(page) or "trpl")
-    if absent:
-        pytest.skip(f"the page takes {', '.join(sorted(absent))}, which is not installed here")
     done = run_with(installs(page) or "trpl", runner(page), cwd=folder)
     assert done.returncode == 0, f"with: pip install {installs(page)}\n{done.stderr[-3000:]}"
 
