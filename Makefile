@@ -48,10 +48,10 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 test: lint
-	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal
+	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal -m "not stress"
 
 check: lint
-	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+	$(ONE_THREAD) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not stress"
 
 bench: $(VENV)/.dev
 	@mkdir -p bench
@@ -75,6 +75,7 @@ stress: $(VENV)/.dev
 	$(ONE_THREAD) $(BIN)/python stress/files.py --out bench/stress-files.json
 	$(ONE_THREAD) $(BIN)/python stress/builds.py --out bench/stress-builds.json
 	$(ONE_THREAD) $(BIN)/python stress/pages.py --out bench/stress-pages.json
+	$(ONE_THREAD) $(BIN)/pytest -m stress
 
 versions: $(VENV)/.dev
 	$(BIN)/python stress/versions.py --out bench/versions.json $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY))

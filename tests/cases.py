@@ -87,13 +87,17 @@ def run(case: Case, framework, pair: Pair, dtype: str = "float64", *, check: boo
 
 
 def gradients(
-    case: Case, framework, pair: Pair, dtype: str = "float64", *, seed: int = 0, **bounds
+    case: Case, framework, pair: Pair, dtype: str = "float64", *, seed: int = 0, weights: tuple | None = None, **bounds
 ) -> dict[str, np.ndarray]:
-    """Gradients of a random linear function of the projected policy, by name; factors' on their lower triangle."""
+    """Gradients of a linear function of the projected policy, by name; factors' on their lower triangle.
+
+    Its weights are random where none are given.
+    """
     predicted, old = policies(framework, pair, dtype)
     options = case.call_options(framework, pair, dtype, **bounds)
     rng = np.random.default_rng(seed)
-    weights = tuple(framework.array(rng.normal(size=x.shape), dtype) for x in (pair.mean, pair.scale))
+    weights = weights or tuple(rng.normal(size=x.shape) for x in (pair.mean, pair.scale))
+    weights = tuple(framework.array(x, dtype) for x in weights)
     found = framework.pullback(case.make(framework), predicted, old, options, weights)
     named = dict(zip(("mean", "scale", "old_mean", "old_scale", *options), map(framework.numpy, found), strict=True))
     if pair.kind == "full":

@@ -1,9 +1,12 @@
-"""Shared by all tests: helper modules of this folder are importable, and PyTorch keeps to one thread.
+"""Shared by all tests: helper modules of this folder are importable, and XLA compiles each program once a session.
 
 `jax_enable_x64` is never changed for the whole session: tests that want float64 in JAX use the fixture `x64`.
 """
 
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,20 @@ import pytest
 sys.path.insert(
     0, str(Path(__file__).parent)
 )  # for generators, reference and frameworks, whatever pytest's import mode
+
+COMPILED = "JAX_COMPILATION_CACHE_DIR"
+
+
+def pytest_configure(config):
+    """Workers and the processes that tests start find what another one has compiled; JAX is not imported yet."""
+    if COMPILED not in os.environ:
+        config.compiled = os.environ[COMPILED] = tempfile.mkdtemp(prefix="trpl-compiled-")
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+
+def pytest_unconfigure(config):
+    if hasattr(config, "compiled"):
+        shutil.rmtree(config.compiled, ignore_errors=True)
 
 
 @pytest.fixture
@@ -25,6 +42,16 @@ def x64():
         enabled = enable_x64()
     with enabled:
         yield
+
+
+@pytest.fixture(scope="module")
+def compiled_in_haste():
+    """XLA without its dear passes: two thirds of the time goes into compiling what runs for milliseconds."""
+    jax = pytest.importorskip("jax")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.clear_caches()
 
 
 @pytest.fixture

@@ -108,7 +108,14 @@ def test_alone_in_a_clean_environment(wheel, run_folder, tmp_path):
     assert done.stdout.strip() == trpl.__version__
 
 
-@pytest.mark.parametrize("extra", EXTRAS, ids=lambda extra: extra or "plain")
+AT_LENGTH = ("torchrl", "trl", "ray", "tune", "mlflow", "wandb")  # their libraries take seconds to import
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [pytest.param(extra, marks=[pytest.mark.stress] if extra in AT_LENGTH else []) for extra in EXTRAS],
+    ids=lambda extra: extra or "plain",
+)
 def test_each_extra_imports_alone(extra, site, run_folder):
     done = run_with(with_extra(extra), program(extra), site=site, cwd=run_folder)
     assert done.returncode == 0, done.stderr

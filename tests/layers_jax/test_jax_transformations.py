@@ -17,7 +17,7 @@ from frameworks import QUICK, Jax, Torch, policies
 from generators import close_pair, gentle_pair
 from trpl.jax import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "compiled_in_haste")
 framework = Jax()
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -152,7 +152,7 @@ def test_nothing_outside_is_the_identity_in_every_nesting(kind):
 
 SHARDED = """
 import os
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
 import sys; sys.path.insert(0, {tests!r})
 import jax, jax.numpy as jnp, numpy as np
 jax.config.update("jax_enable_x64", True)
@@ -190,7 +190,7 @@ for case in CASES:
 @pytest.mark.slow
 def test_shard_map_over_the_batch():
     """On two devices, with a bound that all share: its gradient is the sum over both."""
-    chosen = {("kl", "diag"), ("kl", "full"), ("frobenius", "full")}
+    chosen = {("kl", "diag"), ("frobenius", "full")}
     code = SHARDED.format(tests=str(Path(__file__).parents[1]), chosen=chosen)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

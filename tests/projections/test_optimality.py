@@ -14,7 +14,7 @@ from cases import CASES, SEPARATE, entropy_room, run
 from frameworks import Torch
 from generators import Pair, gentle_pair
 
-NUM_PAIRS = 500
+NUM_PAIRS = 500  # and a fifth of them in `make test`
 CLOSE = 1e-6
 
 
@@ -97,13 +97,17 @@ def assert_optimal(ours: list[float], theirs: list[tuple[float, float]]):
     assert (np.abs(ours - values) <= tolerance).mean() > 0.97, "the optimiser stopped elsewhere too often"
 
 
-def optimality_pair() -> tuple[Pair, np.ndarray]:
-    return gentle_pair("full", NUM_PAIRS, 2, seed=9), np.geomspace(1e-3, 0.5, NUM_PAIRS)
+def optimality_pair(num: int) -> tuple[Pair, np.ndarray]:
+    return gentle_pair("full", num, 2, seed=9), np.geomspace(1e-3, 0.5, num)
 
 
+some_and_all = pytest.mark.parametrize("num", [NUM_PAIRS // 5, pytest.param(NUM_PAIRS, marks=pytest.mark.stress)])
+
+
+@some_and_all
 @pytest.mark.parametrize("case", SEPARATE, ids=str)
-def test_covariance_is_the_nearest(case):
-    pair, bounds = optimality_pair()
+def test_covariance_is_the_nearest(case, num):
+    pair, bounds = optimality_pair(num)
     projected = run(case, Torch(), pair, cov_bound=bounds)
     ours, theirs = [], []
     for scale, new, old, bound in zip(projected.scale, pair.scale, pair.old_scale, bounds, strict=True):
@@ -122,13 +126,14 @@ def test_covariance_is_the_nearest(case):
     assert_optimal(ours, theirs)
 
 
+@some_and_all
 @pytest.mark.parametrize("case", SEPARATE[:1], ids=str)
-def test_mean_is_the_nearest(case):
-    pair, bounds = optimality_pair()
+def test_mean_is_the_nearest(case, num):
+    pair, bounds = optimality_pair(num)
     factor = 0.5 if case.metric == "kl" else 1.0
     projected = run(case, Torch(), pair, mean_bound=bounds)
     ours, theirs = [], []
-    for i in range(NUM_PAIRS):
+    for i in range(num):
         precision = np.linalg.inv(pair.old_scale[i] @ pair.old_scale[i].T)
 
         def distance(x, centre, precision=precision):
@@ -145,13 +150,14 @@ def test_mean_is_the_nearest(case):
     assert_optimal(ours, theirs)
 
 
+@some_and_all
 @pytest.mark.parametrize("case", [c for c in CASES if c.joint], ids=str)
-def test_joint_projection_is_the_nearest(case):
-    pair, bounds = optimality_pair()
+def test_joint_projection_is_the_nearest(case, num):
+    pair, bounds = optimality_pair(num)
     pair = pair._replace(mean=pair.old_mean + 0.3 * (pair.mean - pair.old_mean))
     projected = run(case, Torch(), pair, mean_bound=bounds)
     ours, theirs = [], []
-    for i in range(NUM_PAIRS):
+    for i in range(num):
         target, centre = entries(pair.scale[i]), entries(pair.old_scale[i])
         lowest = log(centre[0] * centre[2]) + 0.5 * entropy_room(bounds[i], 2)
 

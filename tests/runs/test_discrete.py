@@ -3,7 +3,6 @@
 import functools
 
 import gymnasium as gym
-import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -20,13 +19,7 @@ BOX = spaces.Box(np.array([-1.0, 0.0], np.float32), np.array([1.0, 10.0], np.flo
 HYBRID = spaces.Dict(aim=BOX, gear=spaces.MultiDiscrete([2, 3]), fire=spaces.MultiBinary(2))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def compiled_in_haste():
-    """Two thirds of the time goes into compiling what runs for milliseconds."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    jax.clear_caches()
+pytestmark = pytest.mark.usefixtures("compiled_in_haste")
 
 
 class Strict(gym.Env):

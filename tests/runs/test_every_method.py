@@ -1,6 +1,5 @@
 """Every method, and every kind of task, for two tiny updates; `stress/faults.py --only methods` does all pairs."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -20,13 +19,7 @@ KINDS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def compiled_in_haste():
-    """Two thirds of the time goes into compiling what runs for milliseconds."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-    jax.clear_caches()
+pytestmark = pytest.mark.usefixtures("compiled_in_haste")
 
 
 def check_two_updates(config, folder):

@@ -60,7 +60,7 @@ def answer(process: subprocess.Popen, word: str) -> str:
     raise AssertionError(f"the cluster ended without {word!r}")
 
 
-@pytest.mark.slow
+@pytest.mark.stress  # most of a minute, waiting for Ray to notice
 def test_a_node_dies_and_the_sweep_goes_on(cluster, tmp_path):
     address = answer(cluster, "address")
     runs = tmp_path / "runs" / "Pendulum-v1" / "ppo-m"

@@ -272,7 +272,7 @@ def assert_whole(folder: Path, num_trials: int) -> None:
 
 
 def test_killed_and_started_again(tmp_path):
-    words = ("tune", "ppo-m", "Pendulum-v1", "--trials", "3", "--seeds", "2", "--workers", "2", *OPTIONS)
+    words = ("tune", "ppo-m", "Pendulum-v1", "--trials", "2", "--seeds", "2", "--workers", "2", *OPTIONS)
     session = trpl(*words, cwd=tmp_path)
     until = time.monotonic() + 120
     while len(list(tmp_path.glob("tuning/*/trial-*/seed-1/checkpoints/*"))) < 2:
@@ -283,8 +283,8 @@ def test_killed_and_started_again(tmp_path):
     finish(session)
     code, output = finish(trpl(*words, "--best", "best.toml", cwd=tmp_path))
     assert code == 0, output
-    assert "3 complete" in output
-    assert_whole(tmp_path / "tuning" / "ppo-m-Pendulum-v1", num_trials=3)
+    assert "2 complete" in output
+    assert_whole(tmp_path / "tuning" / "ppo-m-Pendulum-v1", num_trials=2)
     assert (tmp_path / "best.toml").exists()
 
 
@@ -312,12 +312,12 @@ def postgresql():
 
 
 def test_two_sessions_on_one_postgresql_study(tmp_path, postgresql):
-    words = ("tune", "ppo-m", "Pendulum-v1", "--trials", "3", "--seeds", "2", "--workers", "1", "--storage", postgresql)
+    words = ("tune", "ppo-m", "Pendulum-v1", "--trials", "2", "--seeds", "2", "--workers", "1", "--storage", postgresql)
     sessions = [trpl(*words, *OPTIONS, cwd=tmp_path) for _ in range(2)]
     for code, output in [finish(session) for session in sessions]:
         assert code == 0, output
-        assert "3 complete" in output
-    assert_whole(tmp_path / "tuning" / "ppo-m-Pendulum-v1", num_trials=3)
+        assert "2 complete" in output
+    assert_whole(tmp_path / "tuning" / "ppo-m-Pendulum-v1", num_trials=2)
     assert postgresql not in "".join(log.read_text() for log in tmp_path.glob("tuning/*/*.log"))
 
 
