@@ -109,9 +109,7 @@ def train(argv: list[str]) -> int:
 
     parser = Parser("train", "Train a policy with the paper's numbers; any of them can be set by its name.")
     parser.add_argument("method", help=", ".join(names()))
-    parser.add_argument(
-        "env_id", metavar="env", help="a Gymnasium environment with vectors as observations and actions"
-    )
+    parser.add_argument("env_id", metavar="env", help="a Gymnasium environment whose observations are vectors")
     parser.add_argument("--out", help="run folder (runs/ENV/METHOD/seed-N)")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")

@@ -16,6 +16,21 @@ def test_every_public_name_has_its_place(site, module, page):
         assert f'id="{module}.{name}"' in text, f"{module}.{name} is missing from docs/api"
 
 
+ELSEWHERE = (
+    ("trpl.torch.head", ("Head", "Scores", "choose_kept", "score_kept"), "torch.html"),
+    ("trpl.torch.tokens", ("project_tokens", "ProjectedTokens", "trust_region_loss", "TokenLoss"), "torch.html"),
+    ("trpl.jax.tokens", ("choose_kept", "score_kept"), "jax.html"),
+    ("trpl.integrations.trl", ("TrustRegionGRPOConfig", "TrustRegionGRPOTrainer"), "rest.html"),
+)
+
+
+@pytest.mark.parametrize(("module", "names", "page"), ELSEWHERE)
+def test_names_of_deeper_modules_have_their_place(site, module, names, page):
+    text = (site / "api" / page).read_text(encoding="utf-8")
+    for name in names:
+        assert re.search(rf'id="{module}(\.\w+)?\.{name}"', text), f"{module}.{name} is missing from docs/api"
+
+
 class Sources(HTMLParser):
     """Addresses that a browser fetches by itself."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -93,12 +94,12 @@ class Head(Protocol):
         ...
 
 
-class WithoutCovariance:
+class WithoutCovariance(ABC):
     """What heads without a covariance have in common."""
 
     @property
-    def words(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def words(self) -> str: ...
 
     @property
     def gaussian(self) -> bool:
