@@ -24,8 +24,8 @@ from trpl.projections.wasserstein import Wasserstein
 
 __all__ = ["FrobeniusProjection", "JointKLProjection", "KLProjection", "WassersteinProjection"]
 
-Bound = Any
-"""A number, or an array with one for each state."""
+Bound = float | jax.Array | np.ndarray | tuple[float | jax.Array | np.ndarray, ...]
+"""A number, or an array with one for each state; a tuple has one for each part of a product."""
 
 
 def _static(default: Any) -> Any:

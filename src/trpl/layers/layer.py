@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from trpl.projections.regions import Region, mean_distance, parts
 if TYPE_CHECKING:
     from trpl.types import Array, Mask, PerState
 
-Bound = Any
-"""A number, or an array with one for each state."""
+Bound: TypeAlias = "float | Array | tuple[float | Array, ...] | None"
+"""A number, or an array with one for each state; a tuple has one for each part of a product; none where it is free."""
 
 
 class Audit(NamedTuple):
