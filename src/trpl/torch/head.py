@@ -48,7 +48,12 @@ class Head(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What the head says of a batch of tokens: the sparse policy, and the entropy over the whole vocabulary."""
+    """What the head says of a batch of tokens.
+
+    Attributes:
+        policy: The sparse policy: the kept tokens' log-probabilities, and the rest's.
+        entropy: The entropy over the whole vocabulary, in each place.
+    """
 
     policy: SparseCategorical
     entropy: Tensor
