@@ -64,7 +64,7 @@ def root_of_factor(e: Engine, b: Matrix, inverse: Matrix) -> tuple[Matrix, Mask]
     share = 1.0 / (highest * _norm_bound(e, inverse))
     usual = share >= SMALLEST_SHARE  # not where anything is not finite
     low = xp.where(usual, xp.clip(share, None, 1.0), xp.ones_like(share))
-    enough = 0.5 * xp.finfo(b.dtype).eps ** 0.5  # squared by the last step
+    enough = 0.5 * float(xp.finfo(b.dtype).eps) ** 0.5  # squared by the last step
 
     def stepped(x: Matrix, gram: Matrix, linear: PerState, cubic: PerState) -> Matrix:
         gram *= cubic[..., None, None]  # in place: the array is new
@@ -113,7 +113,7 @@ def lyapunov(e: Engine, s: Matrix, c: Matrix) -> Matrix:
     shifted = e.gram(e.solve_triangular(e.cholesky(s + gamma * one), one))
     half = (2.0 * gamma) * shifted
     x, a = half @ c @ shifted, one - half
-    enough = xp.finfo(s.dtype).eps ** 0.5
+    enough = float(xp.finfo(s.dtype).eps) ** 0.5
 
     def unfinished(x: Matrix, a: Matrix) -> Mask:
         return ~(e.matrix_dot(a, a) <= enough)  # ‖A²‖² ≤ ‖A‖⁴ is rounding after one more

@@ -159,7 +159,7 @@ def _following(
     """The next t, its bracket and where one is needed: a long step, else Newton's on √KL, else the bracket's middle."""
     xp = e.xp
     low, high = bracket
-    eps = xp.finfo(t.dtype).eps
+    eps = float(xp.finfo(t.dtype).eps)
     missing = bound - found.kl
     rounding = 8.0 * found.mean.shape[-1] ** 0.5 * eps * xp.sqrt(bound)
     below = missing > 0.0

@@ -70,7 +70,7 @@ def recover(e: Engine, p: Vector, q: Vector, projected: Vector) -> tuple[Vector,
     xp = e.xp
     ratio, normal = projected / q, diag_excess(q, projected)
     x = _coefficient(e, e.vecdot(normal, normal), -e.vecdot(normal * ratio * ratio, diag_excess(p, q)))
-    below = 1.0 - xp.finfo(p.dtype).eps
+    below = 1.0 - float(xp.finfo(p.dtype).eps)
     return ratio, normal, xp.where(xp.any(projected != p, axis=-1), xp.clip(x, None, below), 1.0)
 
 

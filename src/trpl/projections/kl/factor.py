@@ -78,6 +78,6 @@ def polished(
 
     factor = factor_at(x)
     residual = kl_of_factor(e, factor) - bound
-    rounding = 100.0 * math.sqrt(factor.shape[-1]) * xp.finfo(x.dtype).eps * xp.sqrt(bound)
+    rounding = 100.0 * math.sqrt(factor.shape[-1]) * float(xp.finfo(x.dtype).eps) * xp.sqrt(bound)
     rough = outside & ~(xp.abs(residual) <= xp.maximum(rounding, ACCURACY * bound))
     return e.branch(rough, polish, lambda x, factor, residual: (factor, x), x, factor, residual)

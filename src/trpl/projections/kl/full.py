@@ -42,7 +42,7 @@ def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None,
     ) -> tuple[Matrix, Matrix, PerState, Matrix]:
         change = e.solve_triangular(p, q - p)
         factor, x = factor_for(e, change, bound, outside)
-        below = 1.0 - xp.finfo(x.dtype).eps  # x = 1 stands for inside
+        below = 1.0 - float(xp.finfo(x.dtype).eps)  # x = 1 stands for inside
         return (
             chosen(e, outside[..., None, None], q @ factor, p),
             factor,
