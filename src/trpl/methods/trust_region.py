@@ -172,7 +172,7 @@ class Joint(TrustRegion):
 
 
 FULL_REGRESSION: Values = {"regression": "full", "regression_weight": 0.0, "regression_epochs": 10}
-# Discrete tasks, of which the paper has none: first guesses, tried on one seed of CartPole alone.
+# Discrete tasks, of which the paper has none: tried on one seed of each task, none of those in results/discrete.
 DISCRETE: Mapping[str, Values] = {
     "control": {
         "bound": 0.05,
