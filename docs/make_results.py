@@ -2,8 +2,8 @@
 
     python docs/make_results.py [FOLDER ...]
 
-Table 1 and the table of what is in go to docs/generated, the report of each folder of records (`trpl report`) to
-docs/reports/NAME (of the folders that are given, or of all), and the paper's figures (`trpl figure`) to
+Tables (Table 1, discrete tasks, what is in) go to docs/generated, the report of each folder of records (`trpl report`)
+to docs/reports/NAME (of the folders that are given, or of all), and the paper's figures (`trpl figure`) to
 docs/reports/figures.
 """
 
@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from table1 import RESULTS, ROOT, state, table1
+from table1 import RESULTS, ROOT, discrete, state, table1
 
 KEPT = ("index.html", "returns.png", "kl.png", "entropy.png", "table1.csv", "runs.csv")
 VARIANTS = {
@@ -37,9 +37,15 @@ GENERATED, REPORTS = ROOT / "docs" / "generated", ROOT / "docs" / "reports"
 
 
 def main() -> None:
-    for name, text in (("state", state()), ("table1", table1()), ("figures", figures())):
+    for name, text in (
+        ("state", state()),
+        ("table1", table1()),
+        ("discrete", discrete()),
+        ("figures", figures()),
+    ):
         (GENERATED / f"{name}.md").write_text(text, encoding="utf-8")
-    every = sorted(path.name for path in RESULTS.iterdir() if path.is_dir() and path.name != "reacher-first")
+    with_records = {path.relative_to(RESULTS).parts[0] for path in RESULTS.rglob("config.json")}
+    every = sorted(with_records - {"reacher-first"})
     for folder in sys.argv[1:] or every:
         report(folder)
     sections = [section(folder) for folder in APART if (RESULTS / folder).is_dir()]
