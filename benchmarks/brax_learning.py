@@ -35,12 +35,14 @@ class Contest(NamedTuple):
 
 CONTESTS = {
     "fast": Contest(
-        {}, {"num_timesteps": 2**17, "episode_length": 128, "unroll_length": 5}, {"mean_bound": 0.1, "cov_bound": 0.01}
+        {},
+        {"num_timesteps": 2**17, "episode_length": 128, "unroll_length": 5},
+        {"mean_bound": 0.3, "cov_bound": 0.03, "regression_weight": 1.0},
     ),
     "inverted_pendulum": Contest(
         {"backend": "spring"},
-        {"num_timesteps": 2**18, "episode_length": 200, "unroll_length": 10},
-        {"mean_bound": 0.1, "cov_bound": 0.01},
+        {"num_timesteps": 2**17, "episode_length": 200, "unroll_length": 10},
+        {"mean_bound": 0.3, "cov_bound": 0.03, "regression_weight": 1.0},
     ),
 }
 
