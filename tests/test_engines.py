@@ -97,6 +97,9 @@ def test_operations_by_numpy(e, array):
     np.testing.assert_allclose(e.vecdot(a, b), (x * y).sum(-1), rtol=1e-13)
     np.testing.assert_allclose(e.matrix_dot(a, b), (x * y).sum((-2, -1)), rtol=1e-13)
     np.testing.assert_allclose(e.gram(a), x.swapaxes(-1, -2) @ x, rtol=1e-12, atol=1e-14)
+    scaled = e.gram(a, array(np.arange(4.0)))
+    np.testing.assert_allclose(scaled, np.arange(4.0)[:, None, None] * (x.swapaxes(-1, -2) @ x), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(e.square(a + mT(a)), (x + mT(x)) @ (x + mT(x)), rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(e.diagonal(a), np.diagonal(x, axis1=-2, axis2=-1))
     np.testing.assert_array_equal(mT(a), x.swapaxes(-1, -2))
     np.testing.assert_array_equal(e.eye(a), np.eye(3))
@@ -279,3 +282,27 @@ def test_numpy_is_left_alone_where_pytorch_has_more_threads(threads, size, expec
         assert engines.suits_numpy([torch.zeros(size, 17), torch.zeros(())]) is expected
     finally:
         torch.set_num_threads(before)
+
+
+@every_engine
+def test_a_loop_leaves_out_what_is_finished(e, array):
+    """Each state counts up to its own number; the last ones go on by themselves, and nobody else moves."""
+    ends, sizes = array(np.array([1.0, 1.0, 1.0, 6.0])), []
+
+    def body(count, end):
+        sizes.append(count.shape[0])
+        return e.xp.where(count < end, count + 1.0, count), end
+
+    found, _ = e.loop(lambda count, end: count < end, body, (0.0 * ends, ends + 0.0), max_steps=9, apart=True)
+    np.testing.assert_array_equal(found, [1.0, 1.0, 1.0, 6.0])
+    if e.concrete and e.name != "JAX":
+        assert sizes == [4] + [1] * 5
+
+
+@pytest.mark.parametrize("dim", [3, 40])
+def test_products_of_a_matrix_with_itself(dim):
+    """Half of the product where that is faster, the whole where not: the same numbers."""
+    x = RNG.normal(size=(2, dim, dim))
+    np.testing.assert_allclose(NUMPY.gram(x), np.einsum("bki,bkj->bij", x, x), rtol=1e-11, atol=1e-12)
+    y = x + mT(x)
+    np.testing.assert_allclose(NUMPY.square(y), np.einsum("bik,bkj->bij", y, y), rtol=1e-11, atol=1e-12)

@@ -12,6 +12,7 @@ from trpl.linalg import (
     gram_factor_pullback,
     gram_pullback,
     interpolated_factor,
+    mixed_factor,
     reversed_lower,
     solve_vector,
 )
@@ -26,7 +27,7 @@ def matrices(num=4, dim=3):
 
 
 def test_symmetric_root():
-    b = torch.as_tensor(RNG.normal(size=(5, 4, 4)))
+    b = torch.as_tensor(RNG.normal(size=(5, 4, 4))).tril()
     root = symmetric_root(b)
     torch.testing.assert_close(root @ root, b @ b.mT)
     torch.testing.assert_close(root, root.mT)
@@ -40,14 +41,14 @@ def test_symmetric_root_gradient(where):
         "identity": torch.eye(3, dtype=torch.float64)[None],
         "two equal": torch.diag(torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64))[None],
     }[where]
-    assert gradcheck(symmetric_root, b.clone().requires_grad_())
+    assert gradcheck(lambda b: symmetric_root(b.tril()), b.clone().requires_grad_())
 
 
 def test_symmetric_root_of_ill_conditioned_factors():
     """Small eigenvalues keep their digits: 1e-5 beside 1, not lost in the square."""
     rotation = torch.as_tensor(rotations(RNG, 1, 3)[0])
     values = torch.tensor([1.0, 1e-5, 1e-10], dtype=torch.float64)
-    root = symmetric_root((rotation * values) @ torch.eye(3, dtype=torch.float64))
+    root = symmetric_root(gram_factor(E, rotation * values))
     found = torch.linalg.eigvalsh(root).flip(-1)
     torch.testing.assert_close(found, values, rtol=1e-4, atol=0)
 
@@ -83,6 +84,23 @@ def test_interpolated_factor():
     p, q, weight = matrices(), matrices(), torch.tensor([0.0, 0.3, 0.9, 1.0], dtype=torch.float64)
     expected = torch.linalg.cholesky(weight[:, None, None] * p @ p.mT + (1 - weight[:, None, None]) * q @ q.mT)
     torch.testing.assert_close(interpolated_factor(E, weight, p, q), expected)
+
+
+@pytest.mark.parametrize("whitened", [False, True])
+def test_mixed_factor_and_its_inverse(whitened):
+    """Well and ill-conditioned matrices, which go different ways, in one batch; weights as at both ends of the way."""
+    p, q = matrices(6), matrices(6)
+    p[3:] = p[3:] @ torch.diag(torch.tensor([1.0, 1e-3, 1e-6], dtype=torch.float64))
+    q[4] = q[4] @ torch.diag(torch.tensor([1e-5, 1.0, 1.0], dtype=torch.float64))
+    weight = torch.tensor([0.0, 0.3, 1.0, 0.5, 0.999, 1.0 - 1e-9], dtype=torch.float64)
+    white = torch.linalg.solve_triangular(q, p, upper=False)
+    seen = white @ white.mT - torch.eye(3, dtype=torch.float64) if whitened else None
+    factor, inverse = mixed_factor(E, weight, p, q, seen=seen)
+    expected = interpolated_factor(E, weight, p, q)
+    assert torch.equal(factor, factor.tril())
+    white = torch.linalg.solve_triangular(expected, factor, upper=False)
+    torch.testing.assert_close(white, torch.eye(3, dtype=torch.float64).expand(6, 3, 3), rtol=0, atol=1e-10)
+    torch.testing.assert_close(inverse @ factor, torch.eye(3, dtype=torch.float64).expand(6, 3, 3), rtol=0, atol=1e-10)
 
 
 def test_a_reversed_factor_is_lower_triangular():

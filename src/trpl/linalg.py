@@ -72,18 +72,11 @@ def gram_factor(e: Engine, b: Matrix) -> Matrix:
     return _positive_lower(e, e.qr_r(mT(b)))
 
 
-def square_factor(e: Engine, root: Matrix, bad: Mask) -> Matrix:
-    """The lower Cholesky factor of S² for symmetric S; from the product itself, and as `gram_factor` where S is `bad`.
-
-    That is where squaring its condition number would cost too much.
-    """
-    (found,) = e.mend(bad, lambda root: (gram_factor(e, root),), (e.cholesky(root @ root),), root)
-    return found
-
-
-def gram_factor_pullback(e: Engine, b: Matrix, factor: Matrix, cotangent: Matrix) -> Matrix:
-    """The cotangent of b from that of its `gram_factor`."""
-    return 2.0 * gram_pullback(e, factor, cotangent) @ b
+def gram_factor_pullback(
+    e: Engine, b: Matrix, factor: Matrix, cotangent: Matrix, *, inverse: Matrix | None = None
+) -> Matrix:
+    """The cotangent of b from that of its `gram_factor`; by the factor's inverse if that is there."""
+    return gram_pullback(e, factor, 2.0 * cotangent, inverse=inverse) @ b
 
 
 def interpolated_factor(e: Engine, weight: PerState, p: Matrix, q: Matrix) -> Matrix:
@@ -99,6 +92,20 @@ LARGEST_SQUARED = 1e5
 digits that remain, and d² is the least."""
 
 
+def square_factor(e: Engine, root: Matrix, bad: Mask) -> tuple[Matrix, Matrix]:
+    """The lower Cholesky factor of S² for symmetric S, and its inverse.
+
+    From the product itself, and as `gram_factor` where S is `bad`: squaring its condition number would cost too much.
+    """
+    found = _inverted(e, e.cholesky(e.square(root)))
+    return e.mend(bad, lambda root: _inverted(e, gram_factor(e, root)), found, root)  # pyright: ignore[reportReturnType]
+
+
+def _inverted(e: Engine, factor: Matrix) -> tuple[Matrix, Matrix]:
+    """A lower triangular factor and its inverse."""
+    return factor, e.solve_triangular(factor, e.eye(factor))
+
+
 def mixed_factor(
     e: Engine, weight: PerState, p: Matrix, q: Matrix, *, seen: Matrix | None = None
 ) -> tuple[Matrix, Matrix]:
@@ -110,17 +117,14 @@ def mixed_factor(
     """
     w = weight[..., None, None]
     if seen is None:
-        factor = e.cholesky((w * p) @ mT(p) + ((1.0 - w) * q) @ mT(q))
-        inverse = e.solve_triangular(factor, e.eye(factor))
+        factor, inverse = _inverted(e, e.cholesky((w * p) @ mT(p) + ((1.0 - w) * q) @ mT(q)))
         bad = ~(e.matrix_dot(factor, factor) * e.matrix_dot(inverse, inverse) <= LARGEST_SQUARED)
     else:
-        factor = q @ e.cholesky(e.eye(seen) + w * seen)
-        inverse = e.solve_triangular(factor, e.eye(factor))
+        factor, inverse = _inverted(e, q @ e.cholesky(e.eye(seen) + w * seen))
         bad = ~(1.0 + weight * e.xp.sqrt(e.matrix_dot(seen, seen)) <= LARGEST_SQUARED * (1.0 - weight))
 
     def careful(weight: PerState, p: Matrix, q: Matrix) -> tuple[Matrix, Matrix]:
-        factor = interpolated_factor(e, weight, p, q)
-        return factor, e.solve_triangular(factor, e.eye(factor))
+        return _inverted(e, interpolated_factor(e, weight, p, q))
 
     batch = factor.shape[:-2]
     operands = [e.xp.broadcast_to(x, (*batch, *x.shape[x.ndim - core :])) for x, core in ((weight, 0), (p, 2), (q, 2))]

@@ -17,19 +17,14 @@ if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array, Mask, Matrix, PerState
 
-SMALLEST_SHARE = 0.01
-"""Smallest singular value, in terms of the largest, that the iteration takes: its first step maps both to the same
-number, about five times the smaller, so rounding grows by a fifth of the inverse."""
-MOST_STEPS = 12
-"""More than enough from `SMALLEST_SHARE`."""
+LARGEST_STRETCH = 4.0
+"""Largest singular value after Newton's step that the iteration takes: conditions of the factor are below 62."""
+MOST_STEPS = 8
+"""More than enough from `LARGEST_STRETCH`."""
+MOST_REPAIRS = 4
+"""Newton steps for states with larger singular values than was likely."""
 MOST_DOUBLINGS = 9
 """Enough for condition numbers of the root up to about 200."""
-
-
-def _norm_bound(e: Engine, x: Matrix) -> PerState:
-    """√(‖x‖₁‖x‖∞), at least the largest singular value."""
-    size = e.xp.abs(x)
-    return e.xp.sqrt(e.xp.max(e.xp.sum(size, axis=-1), axis=-1) * e.xp.max(e.xp.sum(size, axis=-2), axis=-1))
 
 
 def _cubic(e: Engine, low: PerState, high: PerState) -> tuple[PerState, PerState]:
@@ -53,40 +48,68 @@ def _decomposed(e: Engine, b: Matrix) -> tuple[Matrix]:
 def root_of_factor(e: Engine, b: Matrix, inverse: Matrix) -> tuple[Matrix, Mask]:
     """The symmetric square root S of bbᵀ, and where it was too ill-conditioned for products; b is lower triangular.
 
-    With b = SU, U orthogonal, S = bUᵀ. U is the limit of X ← X(aI + bXᵀX), which moves singular values alone: each step
-    by the cubic that is best for the interval where they are known to be, so after n steps they are in a known
-    [l, 2 − l] and nothing has to be measured. The last step is Newton's own, and its XᵀX − I the check. b⁻¹ says how
-    small the singular values are.
+    With b = SU, U orthogonal, S = bUᵀ. U is the limit of iterations that move singular values alone. The first step is
+    Newton's, since b⁻¹ is there: X = ½(ζb + b⁻ᵀ/ζ) takes singular values between 1/κ and κ (ζ balances the norms) to
+    between 1 and ½(κ + 1/κ); how large they are is measured. The others are X ← X(aI + cXᵀX), each with the cubic that
+    is best for the interval where the singular values are known to be, so after n steps they are in a known [l, 2 − l]
+    and nothing has to be measured. The last step is Newton's own cubic, and its XᵀX − I the check.
     """
     xp = e.xp
-    gram = e.gram(b)
-    highest = xp.sqrt(xp.sqrt(e.matrix_dot(gram, gram)))  # (Σσ⁴)^¼, nearer to the largest than other norms
-    share = 1.0 / (highest * _norm_bound(e, inverse))
-    usual = share >= SMALLEST_SHARE  # not where anything is not finite
-    low = xp.where(usual, xp.clip(share, None, 1.0), xp.ones_like(share))
+    balance = xp.sqrt(xp.sqrt(e.matrix_dot(inverse, inverse) / e.matrix_dot(b, b)))[..., None, None]
+    x = (0.5 * balance) * b + (0.5 / balance) * mT(inverse)
+    one = xp.ones_like(balance[..., 0, 0])
+    rest = e.plus_diagonal(e.gram(x, one), -one)
+    stretch = _stretch(e, rest)
+    usual = stretch <= LARGEST_STRETCH  # not where anything is not finite
+    linear, cubic = _cubic(e, one, xp.where(usual, stretch, one))
+    rest *= cubic[..., None, None]  # in place: the array is new
+    low = linear + cubic
+    x = x @ e.plus_diagonal(rest, low)
+    if not e.all(usual):
+        x = xp.where(usual[..., None, None], x, e.eye(x))  # nothing to do there
     enough = 0.5 * float(xp.finfo(b.dtype).eps) ** 0.5  # squared by the last step
 
-    def stepped(x: Matrix, gram: Matrix, linear: PerState, cubic: PerState) -> Matrix:
-        gram *= cubic[..., None, None]  # in place: the array is new
-        return x @ e.plus_diagonal(gram, linear)
-
-    def body(x: Matrix, low: PerState) -> tuple[Matrix, PerState]:
+    def planned(x: Matrix, low: PerState) -> tuple[Matrix, PerState]:
         moving = 1.0 - low > enough  # a state that is done keeps every bit
         linear, cubic = _cubic(e, low, 2.0 - low)
-        linear, cubic = xp.where(moving, linear, 1.0), xp.where(moving, cubic, 0.0)
-        return stepped(x, e.gram(x), linear, cubic), low * (linear + cubic * low * low)
+        linear, cubic = xp.where(moving, linear, xp.ones_like(low)), xp.where(moving, cubic, xp.zeros_like(low))
+        return x @ e.plus_diagonal(e.gram(x, cubic), linear), low * (linear + cubic * low * low)
 
-    linear, cubic = _cubic(e, low, xp.ones_like(low))
-    x = stepped(b, gram, linear / highest, cubic / (highest * highest * highest))
-    low = low * (linear + cubic * low * low)
-    x, low = e.loop(lambda x, low: 1.0 - low > enough, body, (x, low), max_steps=MOST_STEPS)
-    rest = e.plus_diagonal(e.gram(x), -xp.ones_like(low))
-    left = e.matrix_dot(rest, rest)
-    rest *= -0.5
-    x = x @ e.plus_diagonal(rest, xp.ones_like(low))
-    bad = ~usual | ~(left <= 64.0 * b.shape[-1] * enough * enough)
-    (root,) = e.mend(bad, lambda b: _decomposed(e, b), (b @ mT(x),), b)
-    return 0.5 * (root + mT(root)), bad
+    def newton(x: Matrix, half: Matrix) -> tuple[Matrix, Matrix]:
+        moving = rough(x, half)
+        some = xp.where(moving[..., None, None], half, xp.zeros_like(half))
+        x = x + x @ some
+        return x, missing(x)
+
+    def missing(x: Matrix) -> Matrix:  # ½(I − XᵀX)
+        half = xp.zeros_like(x[..., 0, 0]) + 0.5
+        return e.plus_diagonal(e.gram(x, -half), half)
+
+    def rough(x: Matrix, half: Matrix) -> Mask:
+        return ~(e.matrix_dot(half, half) <= b.shape[-1] * enough * enough)
+
+    x, low = e.loop(lambda x, low: 1.0 - low > enough, planned, (x, low), max_steps=MOST_STEPS, apart=True)
+    x, half = e.loop(rough, newton, (x, missing(x)), max_steps=MOST_REPAIRS, apart=True)
+    bad = ~usual | rough(x, half)
+    root = b @ mT(x @ e.plus_diagonal(half, one))
+    (root,) = e.mend(bad, lambda b: _decomposed(e, b), (root,), b)
+    root = root + mT(root)
+    root *= 0.5
+    return root, bad
+
+
+def _stretch(e: Engine, rest: Matrix) -> PerState:
+    """How large the singular values of X, none below 1, are taken to be, from XᵀX − I = `rest`.
+
+    They are at most √(1 + r), r the norm of `rest`. For r ≤ 1 its eigenvalues are taken to be within 2.5 standard
+    deviations of their mean: usually they are, and the cubics turn no larger ones over, so those need a step more.
+    """
+    xp, dim = e.xp, rest.shape[-1]
+    squared = e.matrix_dot(rest, rest)
+    mean = xp.sum(e.diagonal(rest), axis=-1) / dim
+    likely = mean + 2.5 * xp.sqrt(xp.clip(squared / dim - mean * mean, 0.0, None))
+    norm = xp.sqrt(squared)
+    return xp.sqrt(1.0 + xp.where(norm <= 1.0, xp.minimum(likely, norm), norm))
 
 
 def _lyapunov_decomposed(e: Engine, s: Matrix, c: Matrix) -> tuple[Matrix]:
@@ -123,7 +146,7 @@ def lyapunov(e: Engine, s: Matrix, c: Matrix) -> Matrix:
         more += x
         return more
 
-    x, a = e.loop(unfinished, lambda x, a: (doubled(x, a), a @ a), (x, a), max_steps=MOST_DOUBLINGS)
+    x, a = e.loop(unfinished, lambda x, a: (doubled(x, a), e.square(a)), (x, a), max_steps=MOST_DOUBLINGS, apart=True)
     (x,) = e.mend(unfinished(x, a), lambda s, c: _lyapunov_decomposed(e, s, c), (doubled(x, a),), s, c)
     return x
 

@@ -67,7 +67,7 @@ class JaxEngine:
 
         return self.branch(bad, work, lambda *arrays: arrays[:num], *found, *operands)
 
-    def loop(self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int) -> tuple:
+    def loop(self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int, apart: bool = False) -> tuple:
         if self.concrete:
             return python_loop(unfinished, body, state, max_steps)
 
@@ -114,8 +114,11 @@ class JaxEngine:
     def matrix_dot(self, x: Any, y: Any) -> Any:
         return self.xp.sum(x * y, axis=(-2, -1))
 
-    def gram(self, x: Any) -> Any:
-        return x.mT @ x
+    def gram(self, x: Any, scale: Any = None) -> Any:
+        return x.mT @ x if scale is None else scale[..., None, None] * (x.mT @ x)
+
+    def square(self, x: Any) -> Any:
+        return x @ x
 
     def diagonal(self, x: Any) -> Any:
         return self.xp.linalg.diagonal(x)

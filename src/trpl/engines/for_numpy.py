@@ -82,6 +82,10 @@ WORTH_A_CROSSING = 1 << 11
 """Number of entries from which a function of PyTorch is worth the call for NumPy."""
 
 
+LARGE = 32
+"""Number of rows from which half of a symmetric product (BLAS's `syrk`) is faster than all of it."""
+
+
 def _by_torch(name: str, x: np.ndarray) -> np.ndarray:
     """PyTorch's exponentials, if it is loaded: for float64 too they use the processor's vector units."""
     torch = sys.modules.get("torch")
@@ -121,8 +125,8 @@ class NumpyEngine:
     def mend(self, bad: np.ndarray, careful: Callable[..., tuple], found: tuple, *operands: Any) -> tuple:
         return mend_picked(bad, careful, found, operands)
 
-    def loop(self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int) -> tuple:
-        return python_loop(unfinished, body, state, max_steps)
+    def loop(self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int, apart: bool = False) -> tuple:
+        return python_loop(unfinished, body, state, max_steps, apart)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         return _by_torch("exp", x)
@@ -158,8 +162,15 @@ class NumpyEngine:
         size = x.shape[-2] * x.shape[-1]
         return self.vecdot(x.reshape(*x.shape[:-2], size), y.reshape(*y.shape[:-2], size))
 
-    def gram(self, x: np.ndarray) -> np.ndarray:
-        return x.copy().swapaxes(-1, -2) @ x  # for one array with itself NumPy calls what is slow for small matrices
+    def gram(self, x: np.ndarray, scale: np.ndarray | None = None) -> np.ndarray:
+        if scale is not None:
+            return (x * scale[..., None, None]).swapaxes(-1, -2) @ x
+        if x.shape[-1] < LARGE:  # for one array with itself NumPy calls what is slow for small matrices
+            return x.copy().swapaxes(-1, -2) @ x
+        return x.swapaxes(-1, -2) @ x
+
+    def square(self, x: np.ndarray) -> np.ndarray:
+        return x @ x if x.shape[-1] < LARGE else x.swapaxes(-1, -2) @ x
 
     def plus_diagonal(self, x: np.ndarray, value: np.ndarray) -> np.ndarray:
         size = x.shape[-1]

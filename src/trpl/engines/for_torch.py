@@ -42,9 +42,9 @@ class TorchEngine:
             return mend_picked(bad, careful, found, operands)
         return mend_selected(self.torch, bad, careful, found, operands)
 
-    def loop(self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int) -> tuple:
+    def loop(self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int, apart: bool = False) -> tuple:
         if self.concrete:
-            return python_loop(unfinished, body, state, max_steps)
+            return python_loop(unfinished, body, state, max_steps, apart)
         if not self.torch.compiler.is_compiling():  # `vmap`: nothing can be looked at, so make every step
             for _ in range(max_steps):
                 state = body(*state)
@@ -90,8 +90,11 @@ class TorchEngine:
     def matrix_dot(self, x: Any, y: Any) -> Any:
         return self.torch.sum(x * y, (-2, -1))
 
-    def gram(self, x: Any) -> Any:
-        return x.mT @ x
+    def gram(self, x: Any, scale: Any = None) -> Any:
+        return x.mT @ x if scale is None else scale[..., None, None] * (x.mT @ x)
+
+    def square(self, x: Any) -> Any:
+        return x @ x
 
     def diagonal(self, x: Any) -> Any:
         return x.diagonal(0, -2, -1)

@@ -51,11 +51,19 @@ class Engine(Protocol):
         ...
 
     def loop(
-        self, unfinished: Callable[..., Mask], body: Callable[..., tuple], state: tuple, *, max_steps: int
+        self,
+        unfinished: Callable[..., Mask],
+        body: Callable[..., tuple],
+        state: tuple,
+        *,
+        max_steps: int,
+        apart: bool = False,
     ) -> tuple:
         """Repeat `state = body(*state)` while any entry of `unfinished(*state)` holds, at most `max_steps` times.
 
-        A body must keep the entries that are finished.
+        A body must keep the entries that are finished. `apart` says that it treats each state for itself and knows
+        nothing but `state`, whose arrays are new and have the mask's batch axes: then those that are finished may be
+        left out.
         """
         ...
 
@@ -99,8 +107,12 @@ class Engine(Protocol):
         """⟨x, y⟩ over the last two axes."""
         ...
 
-    def gram(self, x: Array) -> Array:
-        """xᵀx over the last two axes."""
+    def gram(self, x: Array, scale: Array | None = None) -> Array:
+        """xᵀx over the last two axes, times one number for each matrix."""
+        ...
+
+    def square(self, x: Array) -> Array:
+        """x² of symmetric matrices."""
         ...
 
     def diagonal(self, x: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -51,10 +52,16 @@ def mend_selected(xp: Any, bad: Any, careful: Callable[..., tuple], found: tuple
     )
 
 
-def python_loop(unfinished: Callable, body: Callable, state: tuple, max_steps: int) -> tuple:
-    """`Engine.loop` where values can be looked at."""
-    for _ in range(max_steps):
-        if not unfinished(*state).any():
+def python_loop(unfinished: Callable, body: Callable, state: tuple, max_steps: int, apart: bool = False) -> tuple:
+    """`Engine.loop` where values can be looked at; `apart`, a few that are not finished go on by themselves."""
+    for step in range(max_steps):
+        mask = unfinished(*state)
+        if not mask.any():
+            break
+        if apart and 2 * int(mask.sum()) < math.prod(mask.shape):
+            rest = python_loop(unfinished, body, tuple([x[mask] for x in state]), max_steps - step)
+            for x, better in zip(state, rest, strict=True):
+                x[mask] = better  # in place: the arrays are new
             break
         state = body(*state)
     return state

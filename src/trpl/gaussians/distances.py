@@ -15,7 +15,7 @@ from trpl.matrix_roots import symmetric_root
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import PerState, Scale
+    from trpl.types import Matrix, PerState, Scale
 
 Form = Literal["commuting", "exact"]
 
@@ -51,7 +51,12 @@ def kl_of_scales(e: Engine, p: Scale, q: Scale, *, full: bool) -> PerState:
     if not full:
         excess = (p - q) / q
         return xp.sum(0.5 * excess * excess + (excess - e.log_ratio(p, q)), axis=-1)
-    excess = e.solve_triangular(q, p - q)
+    return kl_of_excess(e, e.solve_triangular(q, p - q), p, q)
+
+
+def kl_of_excess(e: Engine, excess: Matrix, p: Matrix, q: Matrix) -> PerState:
+    """`kl_of_scales` from E = L_q⁻¹L_p − I."""
+    xp = e.xp
     logs = e.log_ratio(e.diagonal(p), e.diagonal(q))
     return 0.5 * e.matrix_dot(excess, excess) + xp.sum(e.diagonal(excess) - logs, axis=-1)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from trpl.engines import mT
-from trpl.gaussians.distances import Form, check_form, wasserstein_cov
+from trpl.gaussians.distances import Form, check_form, kl_of_excess, wasserstein_cov
 from trpl.gaussians.values import Gaussian
 from trpl.implicit.problems import Like, Saved, Solved
 from trpl.linalg import chosen, gram_factor_pullback, square_factor
@@ -79,55 +79,82 @@ def pullback_diagonal(
 # Cholesky factors ----------------------------------------------------------------------------------------------------
 
 
+def surely_within(e: Engine, excess: Matrix, p: Matrix, q: Matrix, bound: PerState) -> Mask:
+    """Where E = L_q⁻¹L_p − I alone shows that the distance is at most ε: it is at most 2 KL, in both forms.
+
+    The distance is ‖Z − I‖² = ‖E + I‖² + d − 2 tr Z, with ‖Z‖ = ‖E + I‖. Z is S_old⁻¹S, or M^½, whose eigenvalues λ are
+    positive and have the product |L_p|/|L_q|: tr Z − d = Σ (λ − 1) ≥ Σ log λ. For small distances 2 KL is between one
+    and two times as much.
+    """
+    rounding = 8.0 * p.shape[-1] * float(e.xp.finfo(p.dtype).eps)
+    return 2.0 * kl_of_excess(e, excess, p, q) + rounding <= bound
+
+
 def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, whole: bool) -> Solved | None:
     """The factor of S̃² where the distance exceeds ε, else p.
 
-    Leaves the distance, w, S̃ and its factor, C and S; then S_old and L_q⁻¹ or, in the exact form, where S_old = I, the
-    ratio L_q⁻¹L_p. The distance is ‖L_q⁻¹C‖², too: L_q is S_old with a rotation.
+    Leaves the distance, w, S̃, its factor and that factor's inverse, C and S; then L_q⁻¹C, S_old and L_q⁻¹ or, in the
+    exact form, where S_old = I, the ratio L_q⁻¹L_p. The distance is ‖L_q⁻¹C‖², too: L_q is S_old with a rotation.
     """
     xp = e.xp
     if form == "commuting":
-        inverse = e.solve_triangular(q, e.eye(q))
-        root, bad = root_of_factor(e, q, inverse)
-        new, also_bad = root_of_factor(e, p, e.solve_triangular(p, e.eye(p)))
-        bad, old = bad | also_bad, (root, inverse)  # S̃, a mean of both, is conditioned no worse than the worse
-        change = new - root
-        relative = inverse @ change
+        seen = e.solve_triangular(q, e.eye(q))  # L_q⁻¹
+        excess = seen @ (p - q)
     else:
-        ratio = e.solve_triangular(q, p)
-        root = e.eye(ratio)
-        new, bad = root_of_factor(e, ratio, e.solve_triangular(ratio, root))
-        change = relative = new - root
-        old = (ratio,)
-    distance = e.matrix_dot(relative, relative)
-    outside = distance > bound
-    if not whole and not e.any(outside):
+        seen = e.solve_triangular(q, p)
+        excess = seen - e.eye(seen)
+    maybe = ~surely_within(e, excess, p, q, bound)
+    if not whole and not e.any(maybe):
         return None
-    weight = shrinkage(e, distance, bound)
-    moved = root + weight[..., None, None] * change
 
-    def work(p: Matrix, q: Matrix, moved: Matrix, outside: Mask, bad: Mask) -> tuple[Matrix, Matrix]:
-        factor = square_factor(e, moved, bad)
-        result = factor if form == "commuting" else q @ factor
-        return chosen(e, outside[..., None, None], result, p), factor
+    def work(p: Matrix, q: Matrix, bound: PerState, seen: Matrix) -> tuple[Array, ...] | None:
+        if form == "commuting":
+            new, bad = root_of_factor(e, p, e.solve_triangular(p, e.eye(p)))
+            root, also_bad = root_of_factor(e, q, seen)
+            bad = bad | also_bad  # S̃, a mean of both, is conditioned no worse than the worse
+            change = new - root
+            relative = seen @ change
+            old = (relative, root, seen)
+        else:
+            new, bad = root_of_factor(e, seen, e.solve_triangular(seen, e.eye(seen)))
+            root = e.eye(new)
+            change = relative = new - root
+            old = (seen,)
+        distance = e.matrix_dot(relative, relative)
+        outside = distance > bound
+        if not whole and not e.any(outside):
+            return None
+        weight = shrinkage(e, distance, bound)
+        moved = root + weight[..., None, None] * change
+        factor, inverse = square_factor(e, moved, xp.broadcast_to(bad, weight.shape))
+        projected = chosen(e, outside[..., None, None], factor if form == "commuting" else q @ factor, p)
+        return projected, distance, weight, moved, factor, inverse, change, new, *old
 
-    def idle(p: Matrix, q: Matrix, moved: Matrix, outside: Mask, bad: Mask) -> tuple[Matrix, Matrix]:
-        shape = xp.broadcast_arrays(p, q, moved)[0]
-        return xp.where(outside[..., None, None], shape, p), xp.zeros_like(moved)
+    if not whole:
+        found = work(p, q, bound, seen)
+        return None if found is None else Solved(found[:1], found[1:])
+    shape = xp.broadcast_arrays(p, q, maybe[..., None, None])[0].shape
+    likes = (Like((), ((0, 0),) * 2), *full_residuals(form))
 
-    projected, factor = e.branch(outside, work, idle, p, q, moved, outside, xp.broadcast_to(bad, moved.shape[:-2]))
-    batch = weight.shape
-    left = [distance, weight, moved, factor, change, new, *old]
-    if whole:
-        cores = [like.core for like in full_residuals(form)]
-        left = [xp.broadcast_to(x, (*batch, *x.shape[x.ndim - len(c) :])) for x, c in zip(left, cores, strict=True)]
-    return Solved((projected,), tuple(left))
+    def whole_work(*operands: Array) -> tuple[Array, ...]:
+        found = work(*operands)
+        assert found is not None
+        return tuple(
+            [xp.broadcast_to(x, shape if like.core else shape[:-2]) for x, like in zip(found, likes, strict=True)]
+        )
+
+    def idle(p: Matrix, q: Matrix, bound: PerState, seen: Matrix) -> tuple[Array, ...]:
+        zero = xp.broadcast_to(0.0 * p, shape)
+        return xp.broadcast_to(p, shape), *[zero if like.core else zero[..., 0, 0] for like in likes[1:]]
+
+    found = e.branch(maybe, whole_work, idle, p, q, bound, seen)
+    return Solved(found[:1], found[1:])
 
 
 def full_residuals(form: Form) -> tuple[Like, ...]:
     """Shapes of what `solve_full` leaves."""
     number, matrix = Like(SCALES), Like(SCALES, ((1, -2), (1, -1)))
-    return (number,) * 2 + (matrix,) * (6 if form == "commuting" else 5)
+    return (number,) * 2 + (matrix,) * (8 if form == "commuting" else 6)
 
 
 def pullback_full(
@@ -135,25 +162,25 @@ def pullback_full(
 ) -> tuple[Matrix, Matrix | None, PerState | None]:
     """Cotangents of p and, with `old_too`, of q and ε."""
     xp = e.xp
-    (p, q, bound), _, (distance, weight, moved, factor, change, new, *old) = saved
+    (p, q, bound), _, (distance, weight, moved, factor, inverse, change, new, *old) = saved
     longest = xp.maximum(distance, bound)
     outside = distance > bound
 
     def work(cotangent: Matrix) -> tuple:
         factor_bar = cotangent if form == "commuting" else mT(q) @ cotangent
-        moved_bar = gram_factor_pullback(e, moved, factor, factor_bar)
+        moved_bar = gram_factor_pullback(e, moved, factor, factor_bar, inverse=inverse)
         along = e.matrix_dot(change, moved_bar) / longest
         w, c = weight[..., None, None], along[..., None, None]
         lower, mask = e.lower(p), outside[..., None, None]
         if form == "commuting":
-            root, inverse = old
-            pulled = c * (mT(inverse) @ (inverse @ change))  # S_old⁻¹z
+            relative, root, old_inverse = old
+            pulled = mT(old_inverse) @ (c * relative)  # c S_old⁻¹z
             change_bar = w * (moved_bar - pulled)
             p_bar = root_pullback(e, p, new, change_bar)
             q_bar = None
             if old_too:
-                relative = (mT(inverse) @ (inverse @ root)) @ change
-                q_bar = root_pullback(e, q, root, moved_bar - change_bar + w * pulled @ mT(relative))
+                z = mT(old_inverse @ root) @ relative
+                q_bar = root_pullback(e, q, root, moved_bar - change_bar + (w * pulled) @ mT(z))
         else:
             (ratio,) = old
             change_bar = w * (moved_bar - c * change)

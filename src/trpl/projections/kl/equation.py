@@ -41,8 +41,9 @@ def diag_excess(p: Vector, q: Vector) -> Vector:
 
 def excess_of_change(e: Engine, change: Matrix) -> Matrix:
     """A = VᵀV − I = EᵀE + E + Eᵀ from E = V − I."""
-    excess = mT(change + e.eye(change)) @ change
-    excess += mT(change)  # in place: the array is new, large, and in the cache
+    excess = e.gram(change)
+    excess += change  # in place: the array is new, large, and in the cache
+    excess += mT(change)
     return excess
 
 
@@ -179,8 +180,8 @@ def power_traces(e: Engine, a: Matrix) -> list[PerState]:
 
     The others continue these as if one |u| had made them: right where a guess is needed most, at one large eigenvalue.
     """
-    square = a @ a
-    power = (a, square, a @ square, square @ square)
+    square = e.square(a)
+    power = (a, square, a @ square, e.square(square))
     traces = [e.matrix_dot(power[k // 2 - 1], power[(k + 1) // 2 - 1]) for k in range(2, 9)]
     ratio = traces[6] / _at_least_tiny(e, traces[4])
     for _ in range(4):
