@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from trpl import engines
 from trpl.engines import NUMPY, Engine, to_numpy, to_torch, torch_engine
 from trpl.implicit.attaching import ADAPTERS, checked_solve
+from trpl.implicit.folding import folded, without_axis
 from trpl.implicit.problems import NO_FORWARD, NO_SECOND, Problem, pulled_back
 
 _state: Any = torch._C  # private names, each with a canary in tests/test_engines.py
@@ -168,8 +169,8 @@ def _mapped_pullback(
     signature = call.problem.signature
     outputs = [len(like.core) for like in signature.outputs]
     cores = (*signature.saved_cores, *[c for c, here in zip(outputs, given, strict=True) if here])
-    shapes = [_without_axis(x, dim) for x, dim in zip(arrays[: len(needed)], dims, strict=False)]
-    found = Pullback.apply(call, needed, given, *_folded(arrays, dims, cores, size, expand=True))
+    shapes = [without_axis(x, dim) for x, dim in zip(arrays[: len(needed)], dims, strict=False)]
+    found = Pullback.apply(call, needed, given, *folded(arrays, dims, cores, size, expand=True))
     wanted = [shape for shape, here in zip(shapes, needed, strict=False) if here]
     return tuple([g.reshape(size, *shape) for g, shape in zip(found, wanted, strict=True)])  # pyright: ignore[reportArgumentType]
 
@@ -233,9 +234,8 @@ class Transformed(torch.autograd.Function):
     def vmap(info, in_dims, problem, *inputs):  # pyright: ignore[reportIncompatibleMethodOverride]
         """Make the mapped axis the first one of the batch."""
         cores, size = problem.signature.cores, info.batch_size
-        shapes = [_without_axis(x, dim) for x, dim in zip(inputs, in_dims[1:], strict=True)]
-        folded = _folded(inputs, in_dims[1:], cores, size, expand=False)
-        found = Transformed.apply(problem, *folded)
+        shapes = [without_axis(x, dim) for x, dim in zip(inputs, in_dims[1:], strict=True)]
+        found = Transformed.apply(problem, *folded(inputs, in_dims[1:], cores, size, expand=False))
         likes = problem.signature.results
         whole = []
         for x, like in zip(found, likes, strict=False):  # pyright: ignore[reportArgumentType]
@@ -292,29 +292,6 @@ class Refusing(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *_):  # pyright: ignore[reportIncompatibleMethodOverride]
         raise RuntimeError(NO_SECOND)
-
-
-def _without_axis(x: Tensor, dim: int | None) -> tuple[int, ...]:
-    shape = tuple(x.shape)
-    return shape if dim is None else shape[: dim % x.ndim] + shape[dim % x.ndim + 1 :]
-
-
-def _folded(
-    arrays: Sequence[Tensor | None], dims: Sequence[int | None], cores: Sequence[int], size: int, *, expand: bool
-) -> list[Tensor | None]:
-    """The mapped axis in front of each array, the rest of the batch in as many axes as the deepest has."""
-    depth = max(
-        x.ndim - core + (dim is None) for x, dim, core in zip(arrays, dims, cores, strict=True) if x is not None
-    )
-
-    def fold(x: Tensor | None, dim: int | None, core: int) -> Tensor | None:
-        if x is None:
-            return None
-        x = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
-        x = x.expand(size, *x.shape[1:]) if expand else x
-        return x.reshape(x.shape[0], *(1,) * (depth - (x.ndim - core)), *x.shape[1:])
-
-    return [fold(x, dim, core) for x, dim, core in zip(arrays, dims, cores, strict=True)]
 
 
 def _solve_whole(problem: Problem, inputs: Sequence[Tensor]) -> list[Tensor]:
