@@ -8,6 +8,8 @@ One thread; time in processor time, by turns; memory as the highest resident set
 """
 
 import argparse
+import ctypes
+import gc
 import json
 import multiprocessing
 import sys
@@ -205,6 +207,8 @@ def peak_of(make: Callable[..., Callable[[], None]], *arguments: str) -> float:
 def _peak(make: Callable[..., Callable[[], None]], arguments: tuple[str, ...]) -> float:
     torch.set_num_threads(1)
     call = make(*arguments)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # memory freed by what came before is not there for the call to use again
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest resident set so far
     call()

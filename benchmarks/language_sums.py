@@ -1,11 +1,11 @@
 """Sums learned from rewards, with trust regions and with clipping: same model, same data, same steps, same search.
 
-    python benchmarks/language_sums.py search --out results/language/search.json    learning rate × bound or clip
+    python benchmarks/language_sums.py search --out results/language/search.json    learning rate × settings of the loss
     python benchmarks/language_sums.py compare --out results/language/sums.json     the best of each on other seeds
     python benchmarks/language_sums.py table      results/language/*.json → docs/generated/language.md
 
 The loop is that of examples/language_loop.py: 128 answers per batch, four optimiser steps on each. The search trains
-every pair of a learning rate and a bound (or clip) once, on a seed that is not used again; the best mean reward wins.
+every learning rate with every setting of the loss on two seeds that are not used again; the best mean reward wins.
 """
 
 import argparse
@@ -29,10 +29,22 @@ from trpl import SparseCategorical  # noqa: E402
 from trpl.torch.tokens import TokenLoss, trust_region_loss  # noqa: E402
 
 RESULTS, TABLE = ROOT / "results" / "language", ROOT / "docs" / "generated" / "language.md"
-RATES = (3e-4, 1e-3, 3e-3)
-VALUES = {"clipping": (0.1, 0.2, 0.4), "trust region": (0.02, 0.05, 0.2)}
-WORDS = {"clipping": "clip", "trust region": "ε"}
-NUM_BATCHES, SEARCH_SEED = 50, 100
+RATES = (3e-4, 6e-4, 1e-3)
+SETTINGS: dict[str, list[dict[str, float]]] = {  # of the losses: as many for one as for the other
+    "clipping": [{"clip": clip} for clip in (0.02, 0.05, 0.1, 0.2, 0.4)],
+    "trust region": [
+        {"bound": bound, "regression_weight": weight}
+        for bound, weight in (
+            (0.003, 1.0),
+            (0.01, 1.0),
+            (0.01, 4.0),
+            (0.05, 1.0),
+            (0.05, 4.0),
+        )
+    ],
+}
+WORDS = {"clip": "clip", "bound": "ε", "regression_weight": "α"}
+NUM_BATCHES, SEARCH_SEEDS = 50, (100, 101)
 
 
 def clipped(predicted: SparseCategorical, old: SparseCategorical, advantages: Tensor, *, clip: float) -> TokenLoss:
@@ -42,17 +54,17 @@ def clipped(predicted: SparseCategorical, old: SparseCategorical, advantages: Te
     return found._replace(loss=-torch.min(ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages))
 
 
-def loss_of(method: str, value: float) -> Loss:
-    return partial(clipped, clip=value) if method == "clipping" else partial(trust_region_loss, bound=value)
+def loss_of(method: str, settings: dict[str, float]) -> Loss:
+    return partial(clipped if method == "clipping" else trust_region_loss, **settings)
 
 
-def learn(method: str, value: float, rate: float, seed: int, model: torch.nn.Module) -> dict[str, Any]:
+def learn(method: str, settings: dict[str, float], rate: float, seed: int, model: torch.nn.Module) -> dict[str, Any]:
     """One run from a copy of the model: mean reward on the way, success at the end, the largest KL of any token."""
     model = copy.deepcopy(model)
     before = success(model)
     torch.manual_seed(1000 + seed)
-    found = improve(model, NUM_BATCHES, loss_of(method, value), learning_rate=rate, verbose=False)
-    row = {"method": method, "value": value, "learning_rate": rate, "seed": seed, "batches": NUM_BATCHES}
+    found = improve(model, NUM_BATCHES, loss_of(method, settings), learning_rate=rate, verbose=False)
+    row = {"method": method, "settings": settings, "learning_rate": rate, "seed": seed, "batches": NUM_BATCHES}
     row |= {"kept_tokens": KEPT_TOKENS, "reward": float(np.mean(found.shares)), "success_before": before}
     row |= {"success": found.success, "kl_max": found.kl_max, "projected_kl_max": found.projected_kl_max}
     print(json.dumps(row), flush=True)
@@ -60,21 +72,31 @@ def learn(method: str, value: float, rate: float, seed: int, model: torch.nn.Mod
 
 
 def search() -> list[dict[str, Any]]:
-    """Every learning rate with every bound or clip."""
-    model = pretrained(SEARCH_SEED)
-    tried = [(method, value, rate) for method in VALUES for value, rate in product(VALUES[method], RATES)]
-    return [learn(*settings, SEARCH_SEED, model) for settings in tried]
+    """Every learning rate with every setting of the loss."""
+    models = {seed: pretrained(seed) for seed in SEARCH_SEEDS}
+    return [
+        learn(method, settings, rate, seed, model)
+        for method in SETTINGS
+        for settings, rate in product(SETTINGS[method], RATES)
+        for seed, model in models.items()
+    ]
+
+
+def reward_of(tried: list[dict[str, Any]], method: str, settings: dict[str, float], rate: float) -> float:
+    """The mean reward of the search with these settings."""
+    wanted = (method, settings, rate)
+    return float(np.mean([r["reward"] for r in tried if (r["method"], r["settings"], r["learning_rate"]) == wanted]))
 
 
 def compare(num_seeds: int) -> list[dict[str, Any]]:
     """The best of the search for each method, on seeds of their own."""
     tried = json.loads((RESULTS / "search.json").read_text())
-    best = [max((row for row in tried if row["method"] == name), key=lambda row: row["reward"]) for name in VALUES]
-    found = []
-    for seed in range(num_seeds):
-        model = pretrained(seed)
-        found += [learn(row["method"], row["value"], row["learning_rate"], seed, model) for row in best]
-    return found
+    best = [
+        (method, *max(product(SETTINGS[method], RATES), key=lambda pair: reward_of(tried, method, *pair)))
+        for method in SETTINGS
+    ]
+    models = {seed: pretrained(seed) for seed in range(num_seeds)}
+    return [learn(*settings, seed, model) for seed, model in models.items() for settings in best]
 
 
 def write_table() -> None:
@@ -90,9 +112,9 @@ def write_table() -> None:
         "| sums | seeds | success before | mean reward | success after | largest KL of a token | in the loss |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for method in VALUES:
+    for method in SETTINGS:
         runs = [row for row in rows if row["method"] == method]
-        name = f"{method}, {WORDS[method]} = {runs[0]['value']:g}, learning rate {runs[0]['learning_rate']:g}"
+        name = f"{in_words(method, runs[0]['settings'])}, learning rate {runs[0]['learning_rate']:g}"
         before, reward, after = (spread([run[x] for run in runs]) for x in ("success_before", "reward", "success"))
         kl, held = (max(run[x] for run in runs) for x in ("kl_max", "projected_kl_max"))
         lines.append(f"| {name} | {len(runs)} | {before} | {reward} | {after} | {kl:.3f} | {held:.6f} |")
@@ -101,15 +123,16 @@ def write_table() -> None:
         "| search, mean reward | " + " | ".join(f"{rate:g}" for rate in RATES) + " |",
         "| --- |" + " ---: |" * len(RATES),
     ]
-    tried = {
-        (r["method"], r["value"], r["learning_rate"]): r["reward"]
-        for r in json.loads((RESULTS / "search.json").read_text())
-    }
-    for method, values in VALUES.items():
-        for value in values:
-            cells = " | ".join(f"{tried[method, value, rate]:.3f}" for rate in RATES)
-            lines.append(f"| {method}, {WORDS[method]} = {value:g} | {cells} |")
+    tried = json.loads((RESULTS / "search.json").read_text())
+    for method in SETTINGS:
+        for settings in SETTINGS[method]:
+            cells = " | ".join(f"{reward_of(tried, method, settings, rate):.3f}" for rate in RATES)
+            lines.append(f"| {in_words(method, settings)} | {cells} |")
     TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def in_words(method: str, settings: dict[str, float]) -> str:
+    return ", ".join([method, *(f"{WORDS[name]} = {value:g}" for name, value in settings.items())])
 
 
 def spread(values: list[float]) -> str:
