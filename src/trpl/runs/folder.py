@@ -171,7 +171,12 @@ def changed_versions(about: Mapping[str, Any]) -> list[str]:
 
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write `config.json`, whole or not at all."""
+    """Write `config.json`, whole or not at all.
+
+    Args:
+        folder: The run folder.
+        about: Its content, as `read_about` gives it.
+    """
     replace_file(folder / CONFIG, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
 
 
