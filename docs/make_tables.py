@@ -14,6 +14,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 TITLES = {
     "layers": "Layers: forward and backward, one thread",
+    "families": "Categorical layers beside log_softmax, forward and backward, one thread",
     "cliffs": "Growth: the steepest step of each sweep; a cliff is more than 2",
     "training": "Training, one core, one thread",
     "sweep": "Sweeps: eight short runs on two cores",
