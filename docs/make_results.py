@@ -2,7 +2,7 @@
 
     python docs/make_results.py [FOLDER ...]
 
-Tables (Table 1, discrete tasks, what is in) go to docs/generated, the report of each folder of records (`trpl report`)
+Tables (Table 1, other tasks, what is in) go to docs/generated, the report of each folder of records (`trpl report`)
 to docs/reports/NAME (of the folders that are given, or of all), and the paper's figures (`trpl figure`) to
 docs/reports/figures.
 """
@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from table1 import RESULTS, ROOT, discrete, state, table1
+from table1 import RESULTS, ROOT, other, state, table1
 
 KEPT = ("index.html", "returns.png", "kl.png", "entropy.png", "table1.csv", "runs.csv")
 VARIANTS = {
@@ -40,7 +40,8 @@ def main() -> None:
     for name, text in (
         ("state", state()),
         ("table1", table1()),
-        ("discrete", discrete()),
+        ("discrete", other("discrete")),
+        ("episodic", other("episodic")),
         ("figures", figures()),
     ):
         (GENERATED / f"{name}.md").write_text(text, encoding="utf-8")
