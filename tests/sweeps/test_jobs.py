@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,8 @@ from trpl.runs import records
 from trpl.sweeps.compact import compact
 from trpl.sweeps.job_progress import JobProgress, NewLines, seconds_left
 from trpl.sweeps.jobs import Job, check_folder, command, environment, log_tail
-from trpl.sweeps.plan import planned_runs
-from trpl.sweeps.sweep import NUM_TRIES, Sweep, summary
+from trpl.sweeps.plan import PlannedRun, planned_runs
+from trpl.sweeps.sweep import NUM_TRIES, Sweep, summary, sweep
 from trpl.sweeps.table import SweepTable
 
 
@@ -234,3 +235,23 @@ def test_the_end_of_a_log(tmp_path):
     assert log_tail(tmp_path / "none") == "(it wrote no log)"
     (tmp_path / "log").write_text("\n".join(map(str, range(10_000))))
     assert log_tail(tmp_path / "log", num_lines=2) == "9998\n9999"
+
+
+def test_runs_whose_records_are_kept_are_not_done_again(tmp_path, monkeypatch):
+    """A clone has the records of finished runs and not their folders: a sweep does what is missing."""
+    jobs = [job_in(tmp_path / "runs", seed=seed) for seed in range(3)]
+    for job in jobs[:2]:
+        write_run(job, 4, finished=True)
+        compact(job.folder, tmp_path / "results")
+    write_run(jobs[2], 4, finished=True)
+    compact(jobs[2].folder, tmp_path / "results")  # the record of another setting
+    shutil.rmtree(tmp_path / "runs")
+    pool, shown = FakePool({2: [""]}), io.StringIO()
+    monkeypatch.setattr("trpl.sweeps.sweep.make_pool", lambda **_: pool)
+    planned = [PlannedRun(job.config, job.folder.relative_to(tmp_path / "runs")) for job in jobs]
+    planned[2] = planned[2]._replace(config=replace(jobs[2].config, mean_bound=0.05))
+    result = sweep(planned, out=tmp_path / "runs", results=tmp_path / "results", console=Console(file=shown))
+    assert pool.started == [2]
+    assert len(result.done) == 3
+    assert "2 of 3 runs have their records in" in shown.getvalue()
+    assert not (tmp_path / "runs/Hopper-v4/kl/seed-0").exists()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from trpl.errors import RunError
 from trpl.runs import records
-from trpl.runs.folder import EVALUATIONS, METRICS, TIMINGS, place_of, read_about, read_config, write_about
+from trpl.runs.folder import EVALUATIONS, METRICS, TIMINGS, is_run, place_of, read_about, read_config, write_about
+from trpl.settings.config import Config, differing
 
 
 def compact(run: str | Path, results: str | Path, *, place: str | Path | None = None) -> Path:
@@ -19,10 +20,8 @@ def compact(run: str | Path, results: str | Path, *, place: str | Path | None = 
     was there before is replaced.
     """
     run = Path(run)
-    config = read_config(run)
-    last = [line["epoch"] for line in records.read(run, METRICS)[-1:]]
-    if last != [config.last_epoch]:
-        done = last[0] if last else 0
+    config, done = read_config(run), _last_epoch(run)
+    if done != config.last_epoch:
         raise RunError(f"{run} has done {done} of {config.last_epoch} epochs: only finished runs are compacted")
     place = place or place_of(config)
     final = Path(results) / place
@@ -46,6 +45,23 @@ def compact(run: str | Path, results: str | Path, *, place: str | Path | None = 
     else:
         temporary.rename(final)
     return final
+
+
+def recorded(config: Config, folder: Path) -> bool:
+    """Tell whether a folder holds the records of a finished run with these settings.
+
+    Args:
+        config: The settings.
+        folder: Where `compact` would keep the run's records.
+
+    Returns:
+        Whether the run need not be done again.
+    """
+    return is_run(folder) and _last_epoch(folder) == config.last_epoch and not differing(config, read_config(folder))
+
+
+def _last_epoch(folder: Path) -> int:
+    return max((line["epoch"] for line in records.read(folder, METRICS)[-1:]), default=0)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -1,8 +1,8 @@
 """Many runs, each done exactly once: on this machine's cores or on a Ray cluster, killed and started again at will.
 
-What is done is read from the run folders, so a sweep has no state of its own to lose. Runs that are finished are passed
-over, half-done ones go on from their checkpoints, and one that another process works on is waited for: two sweeps over
-the same folder share the work.
+What is done is read from the run folders, so a sweep has no state of its own to lose. Runs that are finished, or whose
+records are kept already, are passed over; half-done ones go on from their checkpoints; one that another process works
+on is waited for: two sweeps over the same folder share the work.
 """
 
 import os
@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 
 from rich.console import Console
 
-from trpl.runs.folder import COMPILED, in_use
+from trpl.runs.folder import COMPILED, in_use, is_run
 from trpl.runs.stopping import stop_requests
-from trpl.sweeps.compact import compact
+from trpl.sweeps.compact import compact, recorded
 from trpl.sweeps.jobs import Job, check_folder, log_tail
 from trpl.sweeps.plan import PlannedRun
 from trpl.sweeps.table import SweepTable
@@ -73,7 +73,8 @@ def sweep(
         out: The folder below which the run folders are.
         workers: Processes of one thread at a time; the number of cores by default.
         ray_address: The Ray cluster that does the work instead, or "auto".
-        results: A folder in which to keep compact records of finished runs.
+        results: A folder in which to keep compact records of finished runs. A run whose record is there with the same
+            settings is done, even where its run folder is gone.
         other_versions: Go on with half-done runs although libraries have other versions than these began with.
         console: Where progress is shown; standard error by default.
 
@@ -91,9 +92,19 @@ def sweep(
     ]
     for job in jobs:
         check_folder(job)
+    kept = [job for job in jobs if results is not None and _kept(job, Path(results) / job.folder.relative_to(out))]
+    missing = [job for job in jobs if job not in kept]
     pool = make_pool(workers=workers, ray_address=ray_address)
-    with SweepTable(jobs, console=console or Console(stderr=True)) as table:
-        return Sweep(jobs, pool=pool, table=table, out=out, results=results).run()
+    with SweepTable(missing, console=console or Console(stderr=True)) as table:
+        if kept:
+            table.say(f"{len(kept)} of {len(jobs)} runs have their records in {results}")
+        result = Sweep(missing, pool=pool, table=table, out=out, results=results).run()
+    return result._replace(done=(*kept, *result.done))
+
+
+def _kept(job: Job, record: Path) -> bool:
+    """Tell whether a run that is not here has its record kept, as in a clone of a repository with results."""
+    return not is_run(job.folder) and recorded(job.config, record)
 
 
 def make_pool(*, workers: int | None, ray_address: str | None) -> Pool:
