@@ -1,34 +1,30 @@
-"""The tables of the page on bounds, from the runs of benchmarks/bounds.toml and the records in results/first.
+"""The tables of the page on bounds, from the records in results/bounds and results/table1.
 
-    python docs/make_bounds.py RUNS
+    python docs/make_bounds.py
 
-Writes docs/generated/bounds.md, a line per variant that has finished, and docs/generated/healthy.md, the records of
-`kl` at the paper's settings. All are means over seeds. Shares and distances are those at the end of each update, in the
+Writes docs/generated/bounds.md, a line per variant, and docs/generated/healthy.md, the records of `kl` at the paper's
+settings. All are means over seeds. Shares and distances are those at the end of each update, in the
 first table over the epochs after the tenth; the return is that of the last ten epochs of training.
 """
 
 import gzip
 import json
-import sys
 from pathlib import Path
 from statistics import mean
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "generated"
 HEAD = (
-    *("task", "updates per rollout", "mean bound", "means projected", "network, mean ÷ bound"),
-    *("network, worst ÷ bound", "KL per epoch", "entropy lost", "return"),
+    *("task", "steps per rollout", "updates", "mean bound", "means projected", "network, mean ÷ bound"),
+    *("network, worst ÷ bound", "KL per epoch", "entropy lost", "return", "seeds"),
 )
 
 
-def main(runs: Path) -> None:
+def main() -> None:
     found: dict[tuple, list[dict]] = {}
-    for file in sorted(runs.glob("*/kl/*/seed-*/metrics.jsonl")):
-        config = json.loads((file.parent / "config.json").read_text(encoding="utf-8"))
-        config = config.get("config", config)
-        metrics = lines(file)
-        if metrics and metrics[-1]["steps"] >= config["total_steps"]:
-            found.setdefault(key(config), []).append(summary(metrics))
+    for file in sorted((ROOT / "results" / "bounds").glob("*/kl/*/seed-*/metrics.jsonl.gz")):
+        config = json.loads((file.parent / "config.json").read_text(encoding="utf-8"))["config"]
+        found.setdefault(key(config), []).append(summary(lines(file)))
     rows = [f"| {' | '.join(HEAD)} |", "| --- " + "| ---: " * (len(HEAD) - 1) + "|"]
     rows += [f"| {' | '.join(cells(which, found[which]))} |" for which in sorted(found)]
     (OUT / "bounds.md").write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -39,8 +35,10 @@ def healthy() -> list[str]:
     """What the audit shows in runs that learn, early and late."""
     rows = ["| task | epochs | seeds | means projected | network, mean ÷ bound | network, worst ÷ bound |"]
     rows.append("| --- | ---: | ---: | ---: | ---: | ---: |")
-    for task in sorted((ROOT / "results" / "first").iterdir()):
+    for task in sorted((ROOT / "results" / "table1").iterdir()):
         runs = [lines(file) for file in sorted(task.glob("kl/seed-*/metrics.jsonl.gz"))]
+        if not runs:
+            continue
         for words, part in (("11–100", slice(10, 100)), ("last 100", slice(-100, None))):
             found = [summary(metrics, part) for metrics in runs]
             value = {name: mean(row[name] for row in found) for name in ("share", "network", "worst")}
@@ -50,13 +48,13 @@ def healthy() -> list[str]:
 
 
 def lines(file: Path) -> list[dict]:
-    with gzip.open(file, "rt") if file.suffix == ".gz" else file.open(encoding="utf-8") as text:
+    with gzip.open(file, "rt", encoding="utf-8") as text:
         return [json.loads(line) for line in text]
 
 
 def key(config: dict) -> tuple:
     updates = config["policy_epochs"] * config["rollout_size"] // config["minibatch_size"]
-    return config["env_id"], -updates, config["mean_bound"]
+    return config["env_id"], config["rollout_size"], -updates, config["mean_bound"]
 
 
 def summary(metrics: list[dict], part: slice = slice(10, None)) -> dict:
@@ -73,13 +71,14 @@ def summary(metrics: list[dict], part: slice = slice(10, None)) -> dict:
 
 
 def cells(which: tuple, seeds: list[dict]) -> list[str]:
-    task, updates, bound = which
+    task, rollout, updates, bound = which
     value = {name: mean(row[name] for row in seeds) for name in seeds[0]}
     return [
-        *(f"`{task}`", str(-updates), f"{bound:g}", f"{value['share']:.0%}", f"{value['network']:.2f}"),
+        *(f"`{task}`", str(rollout), str(-updates), f"{bound:g}", f"{value['share']:.0%}", f"{value['network']:.2f}"),
         *(f"{value['worst']:.1f}", f"{value['kl']:.2g}", f"{value['entropy']:.2f}", f"{value['return']:.0f}"),
+        str(len(seeds)),
     ]
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

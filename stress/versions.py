@@ -9,10 +9,8 @@ Each set of versions gets an environment of its own, with the wheel built here a
     newest   the last Python of the classifiers, and the newest of everything
 
 So the declared ranges are what was tried. Environments in `--keep` are used again, with a new wheel. An interpreter is
-looked for as `python3.X` on the path, among pyenv's and by `uv python find`. PyPI's PyTorch brings CUDA with it,
-several gigabytes; PyTorch's own index has CPU builds:
-
-    PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make versions
+looked for as `python3.X` on the path, among pyenv's and by `uv python find`. PyTorch brings CUDA with it,
+several gigabytes, unless pip is told of an index with CPU builds (PIP_EXTRA_INDEX_URL).
 
 `--short` is for continuous integration: the oldest versions, but PyTorch as constraints.txt has it, and the conformance
 suite's values alone. Exit code 1 when a set fails or could not be tried.

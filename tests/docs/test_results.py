@@ -48,11 +48,11 @@ def folders(made):
     return [RESULTS / name for name in sorted(names) if (RESULTS / name).is_dir()]
 
 
-def test_no_table_mixes_commits(made):
-    """One commit per folder: runs of others may have other bits."""
+def test_no_table_mixes_commits_of_other_bits(made):
+    """One commit per folder, or commits that were shown to give the same bits."""
     for folder in folders(made):
-        commits = {json.loads(file.read_text())["commit"] for file in folder.rglob("config.json")}
-        assert len(commits) == 1, f"{folder} has runs of {commits}"
+        commits = {json.loads(file.read_text())["commit"][:8] for file in folder.rglob("config.json")}
+        assert len(commits) == 1 or any(commits <= same for same in made("table1").SAME_BITS), f"{folder}: {commits}"
 
 
 def test_records_are_whole(made):
