@@ -98,9 +98,11 @@ def main() -> int:
         (wheel,) = build(folder / "wheel", "--wheel", source=snapshot(folder / "tree"))
         words = ["train", "kl", "HalfCheetah-v4", "--out", str(folder / "run"), "--quiet", *TINY]
         subprocess.run([sys.executable, "-m", "trpl.cli", *words], check=True)
-        for page in pages:
+        for number, page in enumerate(pages, start=1):
             with tempfile.TemporaryDirectory(dir=folder) as place:
-                found.append(follow(page, wheel, folder / "run", Path(place)))
+                row = follow(page, wheel, folder / "run", Path(place))
+            found.append(row)
+            print(f"{number}/{len(pages)}  {row.page}  {row.seconds:.0f} s  {row.words or 'ran'}", flush=True)
     table = Table("page", "pip install", "programs and commands", "seconds", "")
     for row in found:
         table.add_row(row.page, row.installed, str(row.commands), f"{row.seconds:.0f}", row.words)
