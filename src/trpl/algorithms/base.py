@@ -7,7 +7,7 @@ knows no algorithm by name.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax import Array
@@ -15,15 +15,6 @@ from jax import Array
 from trpl.policies.networks import PolicyNetwork, Weights
 
 Metrics = dict[str, Array]
-
-
-class State(Protocol):
-    """What a learner carries from epoch to epoch."""
-
-    @property
-    def policy(self) -> Weights:
-        """The weights that act."""
-        ...
 
 
 class Batch(NamedTuple):

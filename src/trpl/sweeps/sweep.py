@@ -135,7 +135,6 @@ class Sweep:
         self.open: dict[Job, float] = {}  # not handed to the pool: the time before which not to look at it
         self.handed_over: set[Job] = set()
         self.tries = dict.fromkeys(jobs, 0)
-        self.reasons: dict[Job, str] = {}  # what went wrong last
         self.failed: list[Failure] = []
 
     def run(self) -> SweepResult:
