@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import Array
 
-from trpl.policies.networks import PolicyNetwork, Weights
+from trpl.policies.networks import PolicyNetwork
 
 Metrics = dict[str, Array]
 
