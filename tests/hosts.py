@@ -63,8 +63,8 @@ def main(names: list[str]) -> int:
     for name in names or HOSTS:
         host, folder = HOSTS[name], ROOT / "build" / "hosts" / name
         python = _environment(host, folder)
-        path = ROOT / "src" if host.alone else folder
-        environment = os.environ | {"PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
+        paths = [ROOT / "src"] if host.alone else [folder, ROOT / "src"]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
         command = [python, "-m", "pytest", "-n", "0", "-W", "ignore", str(ROOT / "tests" / "integrations" / host.tests)]
         print(f"== {name}", flush=True)
         if subprocess.run(command, env=environment, cwd=ROOT).returncode != 0:

@@ -71,7 +71,7 @@ def requirements(name: str, site: Path | None) -> list[Requirement]:
 def extras(site: Path) -> set[str]:
     """The extras that trpl declares."""
     (found,) = metadata.Distribution.discover(name="trpl", path=[str(site)])
-    return {name.replace("-", "_") for name in found.metadata.get_all("Provides-Extra") or []}
+    return set(found.metadata.get_all("Provides-Extra") or [])
 
 
 def closure(wanted: str, site: Path | None = None) -> set[str]:
@@ -228,10 +228,10 @@ EXTRAS = {
 UNUSUAL = {
     "envpool": Extra("import envpool, trpl.rollouts.batches", without=("torch",)),
     "brax": Extra("from trpl.integrations.brax import trust_region", without=("torch",)),
-    "rsl_rl": Extra("from trpl.integrations.rsl_rl import TRPL", without=("jax", "stable_baselines3")),
+    "rsl-rl": Extra("from trpl.integrations.rsl_rl import TRPL", without=("jax", "stable_baselines3")),
     "skrl": Extra("from trpl.integrations.skrl import TRPL", without=("jax", "stable_baselines3")),
-    "rl_games": Extra("from trpl.integrations.rl_games import TRPL", without=("jax", "stable_baselines3")),
-    "rl_zoo3": Extra("from trpl.integrations.rl_zoo3 import register; register()", without=("jax",)),
+    "rl-games": Extra("from trpl.integrations.rl_games import TRPL", without=("jax", "stable_baselines3")),
+    "rl-zoo3": Extra("from trpl.integrations.rl_zoo3 import register; register()", without=("jax",)),
     "docs": Extra("import mkdocs, material, mkdocstrings"),
 }
 """Extras that the development environment does not have, or that are for its documentation."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("rl_games", reason="rl_games is not installed: pip install trpl[rl_games]")
+pytest.importorskip("rl_games", reason="rl_games is not installed: pip install trpl[rl-games]")
 
 from host_worlds import example
 

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-pytest.importorskip("rl_zoo3", reason="rl_zoo3 is not installed: pip install trpl[rl_zoo3]")
+pytest.importorskip("rl_zoo3", reason="rl_zoo3 is not installed: pip install trpl[rl-zoo3]")
 
 from trpl.integrations import rl_zoo3 as zoo
 from trpl.integrations.sb3 import TRPL
@@ -26,11 +26,20 @@ def test_the_seam():
     """What the adapter relies on in rl_zoo3; where this fails, rl_zoo3 has moved."""
     version = metadata.version("rl_zoo3")
     assert version.startswith("2."), f"rl_zoo3 {version} was never tried with trpl"
-    import rl_zoo3.cli
     import rl_zoo3.train
 
     assert isinstance(rl_zoo3.ALGOS, dict)
     assert "--conf-file" in inspect.getsource(rl_zoo3.train)
+    of_the_host = (Path(rl_zoo3.__file__).parent / "cli.py").read_text()
+    for command, module in zoo.COMMANDS.items():
+        assert f'"{command}": {command}' in of_the_host, f"rl_zoo3 {version} has another list of commands"
+        path = Path(rl_zoo3.__file__).parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
+        assert f"def {command}(" in path.read_text()
+
+
+def test_a_command_that_is_none_is_refused_with_their_names():
+    with pytest.raises(SystemExit, match="train, enjoy, plot_train"):
+        zoo.main(["evaluate"])
 
 
 def test_every_hyperparameter_is_one_of_trpls():

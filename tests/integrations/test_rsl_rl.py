@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("rsl_rl", reason="rsl_rl is not installed: pip install trpl[rsl_rl]")
+pytest.importorskip("rsl_rl", reason="rsl_rl is not installed: pip install trpl[rsl-rl]")
 
 from host_worlds import example
 from rsl_rl.algorithms import PPO

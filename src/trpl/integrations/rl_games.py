@@ -14,11 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-from rl_games.algos_torch.a2c_continuous import A2CAgent
-from rl_games.algos_torch.models import ModelA2CContinuousLogStd
-from rl_games.algos_torch.players import PpoPlayerContinuous
-from torch import Tensor
+from trpl.messages import needs
+
+with needs("rl-games"):
+    import torch
+    from rl_games.algos_torch.a2c_continuous import A2CAgent
+    from rl_games.algos_torch.models import ModelA2CContinuousLogStd
+    from rl_games.algos_torch.players import PpoPlayerContinuous
+    from torch import Tensor
 
 from trpl.families import entropy, log_prob
 from trpl.gaussians import DiagGaussian

@@ -11,20 +11,34 @@ hyperparameters.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import sys
 from pathlib import Path
 
-import gymnasium
 import numpy as np
-import rl_zoo3
-import yaml
 
-from trpl.integrations.sb3 import TRPL
+from trpl.messages import needs
+
+with needs("rl-zoo3"):
+    import gymnasium
+    import rl_zoo3
+    import yaml
+
+    from trpl.integrations.sb3 import TRPL
 
 NAME = "trpl"
 HYPERPARAMETERS = Path(__file__).with_name("rl_zoo3.yml")
 WIDEST = 1e6
+COMMANDS = {
+    "train": "rl_zoo3.train",
+    "enjoy": "rl_zoo3.enjoy",
+    "plot_train": "rl_zoo3.plots.plot_train",
+    "plot_from_file": "rl_zoo3.plots.plot_from_file",
+    "all_plots": "rl_zoo3.plots.all_plots",
+}
+"""Where rl_zoo3 has its commands, each under its own name. Its `rl_zoo3.cli` imports all of them, and those that plot
+need packages that rl_zoo3 does not bring along."""
 hyperparams = yaml.safe_load(HYPERPARAMETERS.read_text())
 """By task, under the name that rl_zoo3 looks for in a module that `--conf-file` names."""
 
@@ -57,11 +71,12 @@ def main(argv: list[str]) -> None:
         argv: The command and its options; `train --algo trpl` reads the hyperparameters that come with trpl unless
             `-conf` names others.
     """
-    from rl_zoo3 import cli
-
+    if not argv or argv[0] not in COMMANDS:
+        raise SystemExit(f"name one of rl_zoo3's commands first: {', '.join(COMMANDS)}")
     register()
-    sys.argv = ["trpl.integrations.rl_zoo3", *with_hyperparameters(argv)]
-    cli.main()
+    command, *options = with_hyperparameters(argv)
+    sys.argv = [f"trpl.integrations.rl_zoo3 {command}", *options]
+    getattr(importlib.import_module(COMMANDS[command]), command)()
 
 
 def with_hyperparameters(argv: list[str]) -> list[str]:

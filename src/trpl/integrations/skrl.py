@@ -15,13 +15,16 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import torch
-from skrl import config
-from skrl.agents.torch.ppo import PPO, PPO_CFG
-from skrl.agents.torch.ppo.ppo import compute_gae
-from skrl.resources.schedulers.torch import KLAdaptiveLR
-from torch import Tensor, nn
-from torch.nn import functional as F
+from trpl.messages import needs
+
+with needs("skrl"):
+    import torch
+    from skrl import config
+    from skrl.agents.torch.ppo import PPO, PPO_CFG
+    from skrl.agents.torch.ppo.ppo import compute_gae
+    from skrl.resources.schedulers.torch import KLAdaptiveLR
+    from torch import Tensor, nn
+    from torch.nn import functional as F
 
 from trpl.families import entropy, kl
 from trpl.gaussians import DiagGaussian

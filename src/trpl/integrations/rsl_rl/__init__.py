@@ -6,7 +6,7 @@ algorithm:
 
 from trpl.messages import needs
 
-with needs("rsl_rl"):
+with needs("rsl-rl"):
     from trpl.integrations.rsl_rl.algorithm import TRPL
 
 __all__ = ["TRPL"]
