@@ -2,8 +2,8 @@
 
     python stress/pages.py [--page docs/sb3.md ...] [--out FILE.json]
 
-Each page gets an environment of its own with what its `pip install` commands name, under constraints.txt. Its Python
-blocks run there, and its `trpl` commands that end soon: training with a small budget, evaluation, export, presets,
+Each page gets an environment with what its `pip install` commands name and nothing else, under constraints.txt; pages
+that name the same share it. A page's Python blocks run there, and its `trpl` commands that end soon: training with a small budget, evaluation, export, presets,
 reports, the figure that needs no runs. tests/docs does the same in the suite, but hides what is installed instead of
 installing. Exit code 1 when something fails.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -46,15 +47,17 @@ class Followed(NamedTuple):
 
 
 def follow(page: Path, wheel: Path, trained: Path, folder: Path) -> Followed:
-    """One page in an environment and a working directory of its own."""
+    """Follow one page in a working directory of its own, and in the environment of pages that install the same."""
     start, asked = time.perf_counter(), installs(page) or "trpl"
-    bin, working = folder / "environment" / "bin", folder / "working"
+    bin, working = folder / re.sub(r"\W+", "-", asked) / "bin", folder / page_id(page).replace("/", "-")
     shutil.copytree(trained, working / RUN)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bin.parent)], check=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(bin / "python"), "install", "--quiet"]
-    words = [_of_wheel(word, wheel) for word in asked.split()]
-    variables = {"PATH": f"{bin}:{os.defpath}", "HOME": str(folder), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
-    steps = [[*pip, "-c", str(ROOT / "constraints.txt"), *words]]
+    variables = {"PATH": f"{bin}:{os.defpath}", "HOME": str(working), "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+    steps = []
+    if not bin.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bin.parent)], check=True)
+        pip = [sys.executable, "-m", "pip", "--python", str(bin / "python"), "install", "--quiet", "--no-compile"]
+        steps.append([*pip, "-c", str(ROOT / "constraints.txt"), *(_of_wheel(word, wheel) for word in asked.split())])
+    num_installs = len(steps)
     if python_blocks(page):
         steps.append([str(bin / "python"), str(TESTS / "docs" / "run_page.py"), str(page)])
     steps += [list(command) for line in commands(page) if (command := soon(line))]
@@ -66,7 +69,7 @@ def follow(page: Path, wheel: Path, trained: Path, folder: Path) -> Followed:
             last = (done.stderr.strip().splitlines() or ["?"])[-1]
             failure = f"{shlex.join(step[-4:])}: {last}"
             break
-    return Followed(page_id(page), asked, len(steps) - 1, time.perf_counter() - start, failure)
+    return Followed(page_id(page), asked, len(steps) - num_installs, time.perf_counter() - start, failure)
 
 
 def _of_wheel(word: str, wheel: Path) -> str:
@@ -99,8 +102,7 @@ def main() -> int:
         words = ["train", "kl", "HalfCheetah-v4", "--out", str(folder / "run"), "--quiet", *TINY]
         subprocess.run([sys.executable, "-m", "trpl.cli", *words], check=True)
         for number, page in enumerate(pages, start=1):
-            with tempfile.TemporaryDirectory(dir=folder) as place:
-                row = follow(page, wheel, folder / "run", Path(place))
+            row = follow(page, wheel, folder / "run", folder)
             found.append(row)
             print(f"{number}/{len(pages)}  {row.page}  {row.seconds:.0f} s  {row.words or 'ran'}", flush=True)
     table = Table("page", "pip install", "programs and commands", "seconds", "")
