@@ -3,9 +3,9 @@
     python stress/pages.py [--page docs/sb3.md ...] [--out FILE.json]
 
 Each page gets an environment with what its `pip install` commands name and nothing else, under constraints.txt; pages
-that name the same share it. A page's Python blocks run there, and its `trpl` commands that end soon: training with a small budget, evaluation, export, presets,
-reports, the figure that needs no runs. tests/docs does the same in the suite, but hides what is installed instead of
-installing. Exit code 1 when something fails.
+that name the same share it. A page's Python blocks run there, and its `trpl` commands that end soon: training with a
+small budget, evaluation, export, presets, reports, the figure that needs no runs. tests/docs does the same in the
+suite, but hides what is installed instead of installing. Exit code 1 when something fails.
 """
 
 from __future__ import annotations
