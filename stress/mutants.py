@@ -1,200 +1,137 @@
 """Mutation testing of the maths: small faults put into the code one at a time, and whether a test notices.
 
-    python stress/mutants.py [--only PATTERN ...] [--sample 10] [--workers 2] [--work FOLDER] [--out stress/mutants.md]
+    python stress/mutants.py [--sample 650] [--only PATTERN ...] [--work FOLDER] [--out stress/mutants.md]
 
-mutmut makes the faults in a copy of the tree: numbers, operators, comparisons, conditions, arguments left out or None,
-assignments of None. A first run gives each the quick tests that reach its function (PyTorch, a few seconds at most,
-fastest first, up to the first failure); what survives meets the wider ones (finite differences, unrolled solvers), and
-what survives these meets JAX's and the compilers' (jit, vmap, scan, torch.compile): some branches only they take. A
-whole run with the same `--work` goes on where it stopped. `--sample N` takes N faults of each file at random, always
-the same ones. At the end survivors are listed with the reason that stress/survivors.toml knows for each. Exit code 1 if
-fewer than 92 % are killed, or if a survivor has no reason.
+mutmut thinks of the faults: numbers, operators, comparisons, conditions, arguments left out or None, assignments of
+None. `stress/fork_server.py` tries them: everything is imported and collected once, each test is run once to see which
+lines it reaches and how long it takes, and each fault then meets, in a fork of its own, the tests that reach its line,
+the cheapest first, up to the first failure. What survives PyTorch's tests meets JAX's and the compilers' (jit, vmap,
+scan, torch.compile): some branches only they take. `--sample N` takes N faults, evenly spread over all of them, always
+the same ones. With `--work` a run goes on where it stopped, on the source of its start; tests written since then are
+tried on what had survived. Exit code 1 if fewer than 92 % are killed, or if a survivor has no reason in
+stress/survivors.toml.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
+import fnmatch
+import hashlib
 import json
+import math
 import os
-import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable
-from functools import partial
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
-
-from mutmut.stats import status_by_exit_code
 
 ROOT = Path(__file__).parent.parent
 FILES = [
     *("src/trpl/engines/*", "src/trpl/matrix_roots.py", "src/trpl/special.py"),
     *("src/trpl/implicit/*", "src/trpl/linalg.py", "src/trpl/roots.py", "src/trpl/gaussians/*"),
-    *("src/trpl/projections/*", "src/trpl/projections/*/*", "src/trpl/natural/*", "src/trpl/families/*"),
-    "src/trpl/layers/*",
+    *("src/trpl/projections/*", "src/trpl/natural/*", "src/trpl/families/*", "src/trpl/layers/*"),
     "src/trpl/losses.py",
 ]
 LEAST = 0.92
-KILLED = {"killed", "timeout", "segfault", "suspicious"}
-QUICK = [
-    "tests/test_roots.py",
-    "tests/test_engines.py",
-    "tests/test_implicit.py",
-    "tests/gaussians",
-    "tests/projections/test_power_series.py",
-    "tests/projections/test_joint_terms.py",
-    "tests/projections/test_door.py",
-    "tests/projections/test_door_details.py",
-    "tests/projections/test_one_gradient.py",
-    "tests/projections/test_near_the_bound.py",
-    "tests/projections/test_entropy_given.py",
-    "tests/projections/test_unrolled.py",
-    "tests/layers_torch/test_torch_transformations.py",
-    "tests/layers_torch/test_numpy_in_its_place.py",
-    "tests/families",
-    "tests/conformance",
-    "tests/algorithms/test_losses.py",
-    "tests/algorithms/test_losses_both_ways.py",
-]
-WIDE = [*QUICK, "tests/test_linalg.py"]
-TRACED = ["tests/layers_jax", "tests/layers_torch/test_torch_transformations.py", "tests/conformance", "tests/families"]
-"""What sees the faults in branches that only a traced engine takes."""
-TORCH = "not jax and not jit and not frameworks and not compile and not cuda"
-FAST = f"{TORCH} and not finite and not unrolled and not powers and not any_eigenvalues"
 CONFIG = """
 [tool.mutmut]
 source_paths = ["src/"]
-only_mutate = {files}
-process_isolation = "forkserver"
-use_setproctitle = false
 do_not_mutate_patterns = ['raise \\w+', 'def _show', 'def _framework']
-pytest_add_cli_args_test_selection = {tests}
-pytest_add_cli_args = ["-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "swift", "-k", {words}]
-timeout_constant = 60.0
 """
 
-PLUGIN = """
-import gc
-import pytest
 
-pytest.Item._nodeid = property(lambda item: item.nodeid)  # the name that mutmut 3.8 knows from before pytest 9.2
-gc.disable()  # two collections of all of PyTorch and JAX would be most of the time that a quick test takes
-"""
-
-Verdicts = dict[str, dict[str, str]]  # by file and fault
-
-
-class Survivor(NamedTuple):
-    """A fault that no test noticed."""
+class Mutant(NamedTuple):
+    """A fault: the function it is in, its number there, the line it changes, and the source of the file with it."""
 
     name: str
-    function: str
     file: str
+    function: str
     line: int
     was: str
     becomes: str
+    source: str
 
 
-def prepare(work: Path) -> None:
-    """The tree as it is now, in the copy; what was found before stays there."""
-    for name in ("src", "tests"):
+def prepare(work: Path) -> str:
+    """Copy the tree; source and commit stay those of the first run, tests are today's."""
+    work.mkdir(parents=True, exist_ok=True)
+    if not (work / "commit").exists():
+        shutil.copytree(ROOT / "src", work / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        (work / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text() + CONFIG)
+        asked = ["git", "-C", str(ROOT), "rev-parse", "--short=10", "HEAD"]
+        (work / "commit").write_text(subprocess.run(asked, capture_output=True, text=True).stdout.strip())
+    for name in ("tests", "stress"):
         shutil.rmtree(work / name, ignore_errors=True)
         shutil.copytree(ROOT / name, work / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (work / "mutants" / "src").mkdir(parents=True, exist_ok=True)  # a place that Python has not found it forgets
-    (work / "plugins").mkdir(exist_ok=True)
-    (work / "plugins" / "swift.py").write_text(PLUGIN)
+    return (work / "commit").read_text()
 
 
-GENERATE = """
-from mutmut.__main__ import *
-from mutmut.__main__ import setup_source_paths
-set_mutant_under_test("mutant_generation")
-makedirs(Path("mutants"), exist_ok=True)
-copy_src_dir(), copy_also_copy_files(), setup_source_paths(), store_lines_covered_by_tests(), create_mutants(1)
-"""
+def mutants(work: Path, patterns: list[str], number: int | None) -> tuple[list[Mutant], int]:
+    """Faults to try, and how many there are: all, or `number` of them evenly spread, the same ones every time."""
+    kept = work / f"drawn-{number}-{hashlib.sha256(repr(patterns).encode()).hexdigest()[:8]}.json"
+    if kept.exists():
+        made, total = json.loads(kept.read_text())
+        return [Mutant(*fields) for fields in made], total
+    os.chdir(work)  # where mutmut looks for its settings
+    import libcst as cst
+    from mutmut.mutation.file_mutation import create_mutations, deep_replace
 
-
-def drawn(work: Path, files: list[str], number: int) -> list[str]:
-    """So many faults of each file, at random, the same ones every time."""
-    prepare(work)
-    settings = {"files": json.dumps(files), "tests": json.dumps(QUICK), "words": json.dumps(FAST)}
-    (work / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text() + CONFIG.format(**settings))
-    subprocess.run([sys.executable, "-c", GENERATE], cwd=work, check=True, capture_output=True)
+    files = [str(path.relative_to(work)) for path in sorted((work / "src").rglob("*.py"))]
     found = []
-    for path in sorted((work / "mutants" / "src").rglob("*.meta")):
-        names = sorted(json.loads(path.read_text())["exit_code_by_key"])
-        found += random.Random(path.name).sample(names, min(number, len(names)))
-    return found
+    for file in (f for f in files if any(fnmatch.fnmatch(f, pattern) for pattern in patterns)):
+        module, mutations, *_ = create_mutations(file, (work / file).read_text())
+        numbers: Counter[str] = Counter()
+        for mutation in mutations:
+            if isinstance(function := mutation.contained_by_top_level_function, cst.FunctionDef):
+                numbers[function.name.value] += 1
+                found.append((file, module, mutation, f"{file}:{function.name.value}:{numbers[function.name.value]}"))
+    step = len(found) / min(number or len(found), len(found))
+    drawn = [found[int((i + 0.5) * step)] for i in range(round(len(found) / step))]
+    made = []
+    for file, module, mutation, name in drawn:
+        changed = deep_replace(module, mutation.original_node, mutation.mutated_node)
+        assert isinstance(changed, cst.Module)
+        made.append(located(name, file, module.code, changed.code))
+    kept.write_text(json.dumps([made, len(found)]))
+    return made, len(found)
 
 
-def run_mutmut(
-    work: Path, *, files: list[str], tests: list[str], words: str, names: Iterable[str], workers: int
-) -> Verdicts:
-    """One round: the faults by name, or all that have no verdict yet."""
-    prepare(work)
-    settings = {"files": json.dumps(files), "tests": json.dumps(tests), "words": json.dumps(words)}
-    (work / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text() + CONFIG.format(**settings))
-    one_thread = {
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
-    }
-    path = os.pathsep.join(map(str, (work / "mutants" / "src", work / "plugins")))
-    mutmut = Path(sys.executable).parent / "mutmut"
-    command = [str(mutmut), "run", "--max-children", str(workers), *names]
-    done = subprocess.run(command, cwd=work, env=os.environ | one_thread | {"PYTHONPATH": path})
+def located(name: str, file: str, before: str, after: str) -> Mutant:
+    """A fault with its place, from what it changes."""
+    lines, others = before.splitlines(), after.splitlines()
+    parts = difflib.SequenceMatcher(None, lines, others, autojunk=False).get_opcodes()
+    _, first, last, start, end = next(part for part in parts if part[0] != "equal")
+    was, becomes = (" ".join(x.strip() for x in text) for text in (lines[first:last], others[start:end]))
+    return Mutant(name, file, name.split(":")[1], first + 1, was, becomes, after)
+
+
+def try_them(work: Path, tried: list[Mutant], *, traced: bool, options: argparse.Namespace) -> dict[str, dict]:
+    """Run the fork server over the faults; its verdicts by name."""
+    (work / "mutants.json").write_text(json.dumps([mutant._asdict() for mutant in tried]))
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    quiet = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    kept = {"JAX_COMPILATION_CACHE_DIR": str(work / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    environment = os.environ | one_thread | quiet | kept | {"PYTHONPATH": str(work / "src"), "PYTHONHASHSEED": "0"}
+    command = [sys.executable, "stress/fork_server.py", "--seconds", str(options.seconds), *["--traced"] * traced]
+    command += ["--minutes", str(options.minutes)] if options.minutes else []
+    command += options.tests or []
+    done = subprocess.run(command, cwd=work, env=environment)
     if done.returncode:
-        raise SystemExit(f"mutmut ended with {done.returncode}")
+        raise SystemExit(f"the fork server ended with {done.returncode}")
     return verdicts(work)
 
 
-def verdicts(work: Path) -> Verdicts:
-    """By file and fault: killed, survived, no tests, timeout, …"""
-    found = {}
-    for path in sorted((work / "mutants" / "src").rglob("*.meta")):
-        codes = json.loads(path.read_text())["exit_code_by_key"]
-        if any(code is not None for code in codes.values()):
-            file = str(path.relative_to(work / "mutants")).removesuffix(".meta")
-            found[file] = {name: status_by_exit_code[code] for name, code in codes.items() if code is not None}
-    return found
-
-
-def survivors(work: Path, found_by: Verdicts) -> list[Survivor]:
-    """What was not killed, with the line it changes."""
-    found = []
-    for file, by_name in found_by.items():
-        source = (work / file).read_text().splitlines()
-        functions = functions_in(work / "mutants" / file)
-        for name in (name for name, verdict in by_name.items() if verdict not in KILLED):
-            fault = name.rpartition(".")[2]
-            whole = f"{fault.rpartition('__mutmut_')[0]}__mutmut_orig"
-            found.append(located(name, file, functions[whole], functions[fault], source))
-    return sorted(found, key=lambda s: (s.file, s.line, s.becomes))
-
-
-def functions_in(file: Path) -> dict[str, list[str]]:
-    """The lines of every function, by its name: mutmut writes each fault as a function beside the whole one."""
-    text = file.read_text()
-    lines = text.splitlines()
-    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
-    return {node.name: lines[node.lineno - 1 : node.end_lineno] for node in nodes}
-
-
-def located(name: str, file: str, whole: list[str], faulty: list[str], source: list[str]) -> Survivor:
-    """The place of a fault, from what it changes in its function."""
-    changes = list(difflib.ndiff(whole[1:], faulty[1:]))
-    removed, added = ([line[2:].strip() for line in changes if line.startswith(sign)] for sign in ("- ", "+ "))
-    function = re.sub(r"^x_|^xǁ\w+?ǁ", "", name.rpartition(".")[2]).partition("__mutmut")[0]
-    start = next((i for i, line in enumerate(source) if re.match(rf"\s*def {function}\b", line)), 0)
-    was = removed[0] if removed else ""
-    line = next((i for i, text in enumerate(source[start:], start + 1) if text.strip() == was), start + 1)
-    return Survivor(name, function, file, line, " ".join(removed), " ".join(added))
+def verdicts(work: Path) -> dict[str, dict]:
+    """The last word on each fault."""
+    path = work / "verdicts.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {entry["name"]: entry for entry in map(json.loads, lines)}
 
 
 def known_reasons() -> list[dict]:
@@ -203,7 +140,7 @@ def known_reasons() -> list[dict]:
     return tomllib.loads(path.read_text())["survivor"] if path.exists() else []
 
 
-def reason_for(survivor: Survivor, known: list[dict]) -> str | None:
+def reason_for(survivor: Mutant, known: list[dict]) -> str | None:
     """The first reason whose file, function, line, result and patterns all fit, as far as it names them."""
     for entry in known:
         fits = (
@@ -219,27 +156,33 @@ def reason_for(survivor: Survivor, known: list[dict]) -> str | None:
     return None
 
 
-def report(work: Path, found_by: Verdicts, *, sample: int | None = None) -> tuple[str, bool]:
+def interval(killed: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share."""
+    z, share = 1.96, killed / total
+    middle, half = share + z * z / (2 * total), z * math.sqrt(share * (1 - share) / total + z * z / (4 * total**2))
+    return tuple((middle + sign * half) / (1 + z * z / total) for sign in (-1, 1))
+
+
+def report(tried: list[Mutant], found: dict[str, dict], *, made: int, commit: str, command: str) -> tuple[str, bool]:
     """The table and the survivors as Markdown, and whether all is well."""
-    known, counts = known_reasons(), {}
-    for file, by_name in found_by.items():
-        counts[f"`{file}`"] = len(by_name), sum(verdict in KILLED for verdict in by_name.values())
-    total, killed = (sum(column) for column in zip(*counts.values(), strict=True))
-    command = "python stress/mutants.py" + (f" --sample {sample}" if sample else "")
-    taken = f" A random sample: {sample} faults of each file, or all where it has fewer." if sample else ""
-    lines = ["# Mutants", "", f"Made by `{command}`.{taken} Killed counts time-outs and crashes.", ""]
-    lines += ["| File | Mutants | Killed | Survived | Share killed |", "| --- | ---: | ---: | ---: | ---: |"]
-    for file, (made, dead) in (counts | {"**all**": (total, killed)}).items():
-        lines.append(f"| {file} | {made} | {dead} | {made - dead} | {dead / made:.1%} |")
+    judged = [mutant for mutant in tried if mutant.name in found]
+    left = [mutant for mutant in judged if found[mutant.name]["verdict"] == "survived"]
+    total, killed = max(1, len(judged)), len(judged) - len(left)
+    low, high = interval(killed, total)
+    how = f"{total} of {made} faults, evenly spread: " if total < made else ""
+    lines = ["# Mutants", "", f"Made by `{command}` on commit {commit}. Killed counts time-outs and crashes."]
+    lines += ["", f"{how}{killed} of {total} killed, {killed / total:.1%} (95 % interval {low:.1%} to {high:.1%})."]
+    lines += ["", "| File | Mutants | Killed | Survived |", "| --- | ---: | ---: | ---: |"]
+    all_of, dead_of = (Counter(mutant.file for mutant in some) for some in (judged, left))
+    lines += [f"| `{file}` | {n} | {n - dead_of[file]} | {dead_of[file]} |" for file, n in all_of.items()]
     lines += ["", "## Survivors", "", "| Place | Was | Becomes | Reason |", "| --- | --- | --- | --- |"]
-    unexplained = 0
-    for s in survivors(work, found_by):
-        reason = reason_for(s, known)
-        unexplained += reason is None
-        was, becomes = (f"`{text.replace('|', chr(92) + '|')}`" for text in (s.was, s.becomes))
-        place = f"{s.file.removeprefix('src/trpl/')}:{s.line}"
+    known = known_reasons()
+    reasons = [reason_for(mutant, known) for mutant in left]
+    for mutant, reason in zip(left, reasons, strict=True):
+        was, becomes = (f"`{text.replace('|', chr(92) + '|')}`" for text in (mutant.was, mutant.becomes))
+        place = f"{mutant.file.removeprefix('src/trpl/')}:{mutant.line}"
         lines.append(f"| {place} | {was} | {becomes} | {reason or '**none yet**'} |")
-    return "\n".join(lines) + "\n", killed >= LEAST * total and not unexplained
+    return "\n".join(lines) + "\n", killed >= LEAST * total and None not in reasons
 
 
 def main() -> int:
@@ -247,22 +190,24 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=FILES, metavar="PATTERN", help="files to put faults into")
     parser.add_argument("--work", type=Path, help="folder of the copy, kept; without it a temporary one")
     parser.add_argument("--out", type=Path, default=ROOT / "stress" / "mutants.md")
-    parser.add_argument("--sample", type=int, metavar="N", help="only N faults of each file, drawn at random")
-    parser.add_argument("--workers", type=int, default=1, help="how many at a time")
-    parser.add_argument("--quick", action="store_true", help="leave out the wider tests for what survives")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N faults, evenly spread")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of tests for each fault and round, at most")
+    parser.add_argument("--minutes", type=float, help="stop after so many in each round; --work goes on later")
+    parser.add_argument("--tests", nargs="+", metavar="PATH", help="tests to try, instead of all of the maths")
+    parser.add_argument("--rounds", nargs="*", default=["eager", "traced"], help="whose tests; none writes the report")
     options = parser.parse_args()
+    out = options.out.resolve()
     with tempfile.TemporaryDirectory() as name:
         work = (options.work or Path(name)).resolve()
-        sample = drawn(work / "quick", options.only, options.sample) if options.sample else []
-        run = partial(run_mutmut, files=options.only, workers=options.workers)
-        found = run(work / "quick", tests=QUICK, words=FAST, names=sample)
-        for name, tests, words in (("wide", WIDE, TORCH), ("traced", TRACED, f"not ({TORCH})")):
-            left = [name for by_name in found.values() for name, v in by_name.items() if v not in KILLED]
-            if left and not options.quick:
-                wider = run(work / name, tests=tests, words=words, names=left)
-                found = {file: by_name | wider.get(file, {}) for file, by_name in found.items()}
-        text, well = report(work / "quick", found, sample=options.sample)
-    options.out.write_text(text)
+        commit = prepare(work)
+        tried, made = mutants(work, options.only, options.sample)
+        found = verdicts(work)
+        for traced in (name == "traced" for name in options.rounds):
+            left = [m for m in tried if found.get(m.name, {"verdict": "survived"})["verdict"] == "survived"]
+            found = try_them(work, left, traced=traced, options=options)
+    command = "python stress/mutants.py" + (f" --sample {options.sample}" if options.sample else "")
+    text, well = report(tried, found, made=made, commit=commit, command=command)
+    out.write_text(text)
     print(text)
     return 0 if well else 1
 
