@@ -151,8 +151,13 @@ def test_pairing_takes_the_spread_between_seeds_out():
     assert apart.high - apart.low > 1000
 
 
+def test_a_curve_of_few_runs_has_their_range():
+    found = s.curve_estimate(np.array([[1.0, 5.0], [3.0, 2.0], [8.0, 2.0]]))
+    np.testing.assert_array_equal(found, [[4, 3], [1, 2], [8, 5]])
+
+
 def test_curve_interval_is_that_of_each_point():
-    rows = np.random.default_rng(5).normal(size=(6, 4))
+    rows = np.random.default_rng(5).normal(size=(s.MIN_RUNS, 4))
     found = s.curve_estimate(rows)
     for point in range(4):
         expected = s.estimate(s.mean, [rows[:, point]], generator=generator())

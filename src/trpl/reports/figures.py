@@ -91,20 +91,9 @@ def _draw_panel(axes, panel: Panel, x: str) -> None:
         axes.set_ylim(bottom=0)
     if panel.log:
         axes.set_yscale("log")
-    elif panel.bound is None:
-        _keep_lines_in_view(axes, [line.curve.estimate.value for line in panel.lines])
     axes.set_title(panel.title, parse_math=False)
     axes.margins(x=0)
     axes.set_xlim(left=0)
-
-
-def _keep_lines_in_view(axes, values: Sequence[np.ndarray]) -> None:
-    """Cut bands at half the lines' range beyond them: a band of two seeds may be wider than all that happened."""
-    bottom, top = min(map(np.nanmin, values)), max(map(np.nanmax, values))
-    room = 0.5 * (top - bottom)
-    if room > 0.0:
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, bottom - room), min(high, top + room))
 
 
 def task_panels(

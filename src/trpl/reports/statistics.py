@@ -18,7 +18,7 @@ from trpl.reports import student
 from trpl.reports.student import CONFIDENCE
 
 Scores = Sequence[np.ndarray]
-MIN_RUNS = 10  # of each task, for a bootstrap
+MIN_RUNS = 10  # of each task, for a bootstrap or the interval around a curve
 NUM_RESAMPLES = 5000
 
 
@@ -143,11 +143,16 @@ def mean_difference(scores: Scores, others: Scores) -> np.ndarray:
 
 
 def curve_estimate(rows: np.ndarray) -> Estimate:
-    """Return the mean of `rows` [run, point] at each point with Student's interval over runs."""
+    """Return the mean of `rows` [run, point] at each point, with a band to draw around it.
+
+    The band is Student's interval from ten runs on. With fewer it is the range of the runs: intervals of a few runs are
+    right but wider than everything that happened, and hide it.
+    """
     value = rows.mean(axis=0)
     num_runs = len(rows)
-    if num_runs < 2:
-        return Estimate(value, value * np.nan, value * np.nan)
+    if num_runs < MIN_RUNS:
+        low, high = (rows.min(axis=0), rows.max(axis=0)) if num_runs > 1 else (value * np.nan, value * np.nan)
+        return Estimate(value, low, high)
     factor = student.quantile(0.5 + CONFIDENCE / 2, num_runs - 1) / np.sqrt(num_runs)
     half_width = factor * rows.std(axis=0, ddof=1)
     return Estimate(value, value - half_width, value + half_width)
