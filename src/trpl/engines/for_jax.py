@@ -102,13 +102,24 @@ class JaxEngine:
     def vecdot(self, x: Any, y: Any) -> Any:
         return self.xp.sum(x * y, axis=-1)
 
+    def dots(self, *pairs: tuple[Any, Any]) -> tuple[Any, ...]:
+        return self._sums([x * y for x, y in pairs])
+
     def power_sums(self, w: Any, x: Any, num: int) -> tuple[Any, ...]:
-        terms = powers(w, x, num)
-        if x.shape[-1] > SHORT_ROW:
-            return tuple(self.xp.sum(y, axis=-1) for y in terms)
-        zero, axis = self.xp.zeros((), x.dtype), x.ndim - 1
+        first, *others = powers(w, x, num)
+        return self.xp.sum(first, axis=-1), *self._sums(others)  # part of one sum, an exponential would be slow
+
+    def _sums(self, terms: list[Any]) -> tuple[Any, ...]:
+        """The sums over the last axis, of short rows in one loop."""
+        shape = self.xp.broadcast_shapes(*(x.shape for x in terms))
+        if shape[-1] > SHORT_ROW:
+            return tuple(self.xp.sum(x, axis=-1) for x in terms)
+        zero = self.xp.zeros((), terms[0].dtype)
         return self.jax.lax.reduce(
-            tuple(terms), (zero,) * (num + 1), lambda one, two: tuple(map(operator.add, one, two)), (axis,)
+            tuple(self.xp.broadcast_to(x, shape) for x in terms),
+            (zero,) * len(terms),
+            lambda one, two: tuple(map(operator.add, one, two)),
+            (len(shape) - 1,),
         )
 
     def matrix_dot(self, x: Any, y: Any) -> Any:

@@ -151,6 +151,9 @@ class NumpyEngine:
     def asarray(self, value: Any, like: np.ndarray) -> np.ndarray:
         return np.asarray(value, dtype=like.dtype)
 
+    def dots(self, *pairs: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, ...]:
+        return tuple(self.vecdot(x, y) for x, y in pairs)
+
     def power_sums(self, w: np.ndarray, x: np.ndarray, num: int) -> tuple[np.ndarray, ...]:
         found, product = [_numpy_sum(w, -1)], w
         for k in range(num):

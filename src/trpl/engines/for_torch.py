@@ -84,6 +84,9 @@ class TorchEngine:
     def vecdot(self, x: Any, y: Any) -> Any:
         return self.torch.sum(x * y, -1)
 
+    def dots(self, *pairs: tuple[Any, Any]) -> tuple[Any, ...]:
+        return tuple(self.vecdot(x, y) for x, y in pairs)
+
     def power_sums(self, w: Any, x: Any, num: int) -> tuple[Any, ...]:
         return tuple(self.torch.sum(y, -1) for y in powers(w, x, num))
 

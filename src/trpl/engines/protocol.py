@@ -99,6 +99,10 @@ class Engine(Protocol):
         """⟨x, y⟩ over the last axis."""
         ...
 
+    def dots(self, *pairs: tuple[Array, Array]) -> tuple[Array, ...]:
+        """⟨x, y⟩ over the last axis for each pair, in one go over the arrays."""
+        ...
+
     def power_sums(self, w: Array, x: Array, num: int) -> tuple[Array, ...]:
         """Σ w xᵏ over the last axis for k = 0, …, num, in one go over the arrays, which have one shape."""
         ...

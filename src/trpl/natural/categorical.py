@@ -95,14 +95,13 @@ class Cumulants(NamedTuple):
 
 
 class Centred(NamedTuple):
-    """The old policy on the common support, u with mean 0 under it, and the KL that the support alone costs."""
+    """The old policy on the common support, and u with mean 0 under it."""
 
     weight: Vector  # of the old policy, not normalised
     change: Vector  # u, 0 outside of the support
     reach: PerState  # max |u|
     total: PerState  # of the weights
     top: PerState  # the logit of weight 1
-    floor: PerState | float
 
 
 class Quick(NamedTuple):
@@ -208,13 +207,34 @@ class CategoricalPath:
             return None
         return self.e.xp.isfinite(self.predicted) & self.e.xp.isfinite(self.old)
 
+    @functools.cached_property
+    def _masked(self) -> tuple[PerState | float, Mask | None]:
+        """The KL that the support alone costs, and the states whose prediction allows what the old policy forbids.
+
+        Looked for only if there is a class without support.
+        """
+        e, xp, support = self.e, self.e.xp, self.support
+        if support is None:
+            return 0.0, None
+
+        def costs(predicted: Vector, old: Vector, top: PerState, total: PerState) -> tuple[PerState, Mask]:
+            everywhere = xp.sum(e.exp(old - top[..., None]), axis=-1)
+            lost = xp.where((predicted > -math.inf) & ~(old > -math.inf), 1.0, 0.0)
+            return xp.log(everywhere) - xp.log(total), xp.max(lost, axis=-1) > 0.0
+
+        def nothing(predicted: Vector, old: Vector, top: PerState, total: PerState) -> tuple[PerState, Mask]:
+            return xp.zeros_like(total), total < 0.0
+
+        _, _, _, total, top = self.centred
+        return e.branch(~support, costs, nothing, self.predicted, self.old, top, total)
+
+    @property
+    def floor(self) -> PerState | float:
+        return self._masked[0]
+
     @property
     def narrows(self) -> Mask | None:
-        """The states whose prediction allows a class that the old policy forbids."""
-        if self.support is None:
-            return None
-        lost = self.e.xp.where((self.predicted > -math.inf) & ~(self.old > -math.inf), 1.0, 0.0)
-        return self.e.xp.max(lost, axis=-1) > 0.0
+        return self._masked[1]
 
     def _supported(self, x: Vector) -> Vector:
         return x if self.support is None else self.e.xp.where(self.support, x, 0.0)
@@ -230,32 +250,21 @@ class CategoricalPath:
     def centred(self) -> Centred:
         e, xp = self.e, self.e.xp
         top = _finite_max(e, self.old)
-        weight = e.exp(self.old - top[..., None])
-        floor = 0.0
-        if self.support is None:
-            total = xp.sum(weight, axis=-1)
-        else:
-            kept = xp.where(self.support, weight, 0.0)
-            total = xp.sum(kept, axis=-1)
-            floor = xp.log(xp.sum(weight, axis=-1)) - xp.log(total)
-            weight = kept
+        weight = self._supported(e.exp(self.old - top[..., None]))
+        total = xp.sum(weight, axis=-1)
         change, weight = self.change, e.once(weight)
         low, high = xp.min(change, axis=-1), xp.max(change, axis=-1)
         mean = e.vecdot(weight, change) / total
         u = e.once(self._supported(change - mean[..., None]))
-        return Centred(weight, u, xp.maximum(high - mean, mean - low), total, top, floor)
+        return Centred(weight, u, xp.maximum(high - mean, mean - low), total, top)
 
     @functools.cached_property
     def _old(self) -> tuple[Vector, Vector]:
         """π_old and its logarithm on the support; 0 and −inf elsewhere."""
-        weight, _, _, total, top, _ = self.centred
+        weight, _, _, total, top = self.centred
         logs = self.old - (top + self.e.xp.log(total))[..., None]
         logs = logs if self.support is None else self.e.xp.where(self.support, logs, -math.inf)
         return weight / total[..., None], logs
-
-    @property
-    def floor(self) -> PerState | float:
-        return self.centred.floor
 
     def spread(self, e: Engine) -> PerState:
         weight, u, _, total, *_ = self.centred
@@ -320,7 +329,7 @@ class CategoricalPath:
         return math.inf
 
     def at(self, e: Engine, s: PerState, tau: PerState | None) -> tuple[Vector, ...]:
-        between = s[..., None] * self._difference
+        between = s[..., None] * self.change
         between += self.old
         if tau is not None:
             between *= tau[..., None]
@@ -357,14 +366,13 @@ class CategoricalPath:
             return to_predicted, ((1.0 - s)[..., None] * natural - pressed * (q - weight / total[..., None]),)
 
         none = 0.0 * s
-        return Linear(
-            e.vecdot(weighted, u) / total,
-            none if w is None else e.vecdot(weighted, w) / total,
-            none if w is None else e.vecdot(weight, w * w) / total,
-            e.vecdot(pull, change),
-            none if w is None else e.vecdot(pull, between),
-            back,
+        if w is None:
+            spread, pull_change = e.dots((weighted, u), (pull, change))
+            return Linear(spread / total, none, none, pull_change, none, back)
+        spread, cross, warmth, pull_change, pull_warmth = e.dots(
+            (weighted, u), (weighted, w), (weight * w, w), (pull, change), (pull, between)
         )
+        return Linear(spread / total, cross / total, warmth / total, pull_change, pull_warmth, back)
 
 
 def _finite_max(e: Engine, x: Vector) -> PerState:
