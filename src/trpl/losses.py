@@ -82,6 +82,7 @@ def trust_region_loss(
     penalties: Array,
     regression_weight: float,
     entropy_weight: float = 0.0,
+    normalise: bool = True,
     unbiased: bool = False,
 ) -> TrustRegionLoss:
     """Compute −E[ratio · A] + α E[penalty] − w E[H] for a projected policy (paper, eq. 12).
@@ -89,17 +90,19 @@ def trust_region_loss(
     Args:
         projected: The projected policy, for its entropy H.
         log_ratio: Log-density of each action under the projected policy minus that under the old one.
-        advantages: One per sample; normalised here.
+        advantages: One per sample.
         penalties: The layer's penalty between predicted and projected policy, state by state.
         regression_weight: α.
         entropy_weight: w, the weight of an entropy bonus.
+        normalise: Whether the advantages are normalised over the minibatch.
         unbiased: Which deviation normalises the advantages; see `normalised`.
 
     Returns:
         The loss, the surrogate −E[ratio · A] and the mean penalty.
     """
     xp = array_namespace(advantages)
-    total = policy_loss = surrogate(log_ratio, normalised(advantages, unbiased=unbiased))
+    advantages = normalised(advantages, unbiased=unbiased) if normalise else advantages
+    total = policy_loss = surrogate(log_ratio, advantages)
     penalty = xp.mean(penalties)
     if regression_weight:
         total = total + regression_weight * penalty

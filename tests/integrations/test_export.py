@@ -5,10 +5,12 @@ import re
 import subprocess
 import sys
 
+import gymnasium as gym
 import numpy as np
 import onnx
 import pytest
 import torch
+from gymnasium import spaces
 from host_worlds import Cameras, Target
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
@@ -87,6 +89,37 @@ def test_a_stable_baselines_model_with_its_normaliser(algorithm, name, tmp_path)
     assert np.abs(act(own)(seen) - wanted).max() <= 1e-5  # the model knows its own
     other = export(model, tmp_path / f"plain-{name}", vec_normalize=False)
     assert not np.allclose(act(other)(seen), wanted, atol=1e-3)  # the normaliser matters
+
+
+class Answers(gym.Env):
+    """Actions of a space on observations that are vectors."""
+
+    observation_space = spaces.Box(-10.0, 10.0, (3,), np.float32)
+
+    def __init__(self, action_space):
+        self.action_space = action_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, True, False, {}
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.MultiDiscrete([3, 2, 4]), spaces.MultiBinary(3)], ids=str)
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_discrete_stable_baselines_model(space, name, tmp_path):
+    model = (TRPL if name == "policy.onnx" else PPO)("MlpPolicy", Answers(space), n_steps=64, seed=0, device="cpu")
+    with torch.no_grad():
+        model.policy.action_net.weight.mul_(100.0)  # so that every class is somewhere the most likely
+    seen = np.random.default_rng(0).standard_normal((5_000, 3)).astype(np.float32) * 3
+    wanted, _ = model.predict(seen, deterministic=True)
+    found = act(export(model, tmp_path / name))(seen)
+    assert np.asarray(found).dtype == space.dtype
+    assert np.asarray(found).shape == (5_000, *space.shape)
+    assert np.mean(found != wanted) <= 1e-3
+    assert len(np.unique(wanted.reshape(5_000, -1), axis=0)) > 3
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.ELU])

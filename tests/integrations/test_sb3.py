@@ -323,6 +323,22 @@ def test_what_cannot_be_is_refused(settings, message):
         TRPL("MlpPolicy", target_env(), **SMALL | settings)
 
 
+@pytest.mark.parametrize("normalise", [True, False])
+def test_advantages_are_normalised_or_left_as_they_are(normalise):
+    """In the first minibatch, the whole rollout, every ratio is 1: the surrogate is minus the mean advantage."""
+    settings = SMALL | {"n_steps": 32, "batch_size": 32, "n_epochs": 1}
+    model = TRPL("MlpPolicy", target_env(), **settings, normalize_advantage=normalise).learn(32)
+    mean = float(model.rollout_buffer.advantages.mean())
+    assert abs(mean) > 0.01
+    assert model.logger.name_to_value["train/policy_loss"] == pytest.approx(0.0 if normalise else -mean, abs=1e-5)
+
+
+def test_a_single_sample_is_a_minibatch_where_nothing_is_normalised():
+    model = TRPL("MlpPolicy", target_env(), **SMALL | {"n_steps": 3, "batch_size": 1}, normalize_advantage=False)
+    model.learn(3)
+    assert all(value.isfinite().all() for value in weights(model).values())
+
+
 def test_what_policy_and_value_function_share_learns_with_the_policy():
     kwargs = {"features_extractor_class": Wide, "share_features_extractor": True}
     for epochs, moves in (({"n_epochs": 0}, False), ({"n_epochs_vf": 0}, True)):

@@ -72,6 +72,7 @@ class TRPL(OnPolicyAlgorithm):
         gamma: Discount.
         gae_lambda: λ of the generalised advantage estimate.
         ent_coef: Weight of an entropy bonus.
+        normalize_advantage: Whether advantages are normalised in each minibatch.
         rollout_buffer_class: As in Stable-Baselines3, as are the arguments after it.
         rollout_buffer_kwargs: As in Stable-Baselines3.
         stats_window_size: As in Stable-Baselines3.
@@ -112,6 +113,7 @@ class TRPL(OnPolicyAlgorithm):
         gamma: float = 0.99,
         gae_lambda: float = 0.95,
         ent_coef: float = 0.0,
+        normalize_advantage: bool = True,
         rollout_buffer_class: Any = None,
         rollout_buffer_kwargs: dict[str, Any] | None = None,
         stats_window_size: int = 100,
@@ -155,6 +157,7 @@ class TRPL(OnPolicyAlgorithm):
         self.entropy_equality = entropy_equality
         self.learning_rate_vf = learning_rate_vf
         self.batch_size, self.n_epochs, self.n_epochs_vf = batch_size, n_epochs, n_epochs_vf
+        self.normalize_advantage = normalize_advantage
         self.initial_entropy: float | None = None  # H₀: known at the first update
         self._n_updates = 0
         if _init_setup_model:
@@ -162,10 +165,12 @@ class TRPL(OnPolicyAlgorithm):
 
     def _setup_model(self) -> None:
         self.region = TrustRegion(**{field.name: getattr(self, field.name) for field in fields(TrustRegion)})
-        if self.batch_size < 2 or (self.n_steps * self.n_envs) % self.batch_size == 1:
+        single = self.batch_size < 2 or (self.n_steps * self.n_envs) % self.batch_size == 1
+        if single and self.normalize_advantage:
             raise ValueError(
                 f"batch_size {self.batch_size} leaves a minibatch of one sample from n_steps × n_envs = "
-                f"{self.n_steps * self.n_envs}, and the advantage of a single sample cannot be normalised"
+                f"{self.n_steps * self.n_envs}, and the advantage of a single sample cannot be normalised:"
+                " choose another, or normalize_advantage=False"
             )
         super()._setup_model()
         add_optimisers(self.policy, self.lr_schedule)
@@ -277,6 +282,7 @@ class TRPL(OnPolicyAlgorithm):
                 penalties=layer.penalty(here, projected),
                 regression_weight=self.regression_weight,
                 entropy_weight=self.ent_coef,
+                normalise=self.normalize_advantage,
                 unbiased=True,  # as Stable-Baselines3 has it
             )
             policy.optimizer.zero_grad()
@@ -347,7 +353,6 @@ INSTEAD = {
     "clip_range_vf": "the value function is fitted apart: learning_rate_vf and n_epochs_vf",
     "vf_coef": "the value function has an optimiser of its own: learning_rate_vf and n_epochs_vf",
     "max_grad_norm": "gradients are not clipped: the layer bounds the step",
-    "normalize_advantage": "advantages are always normalised, in each minibatch",
     **dict.fromkeys(("use_sde", "sde_sample_freq"), WITHOUT_SDE),
     "bound": "with projection='kl-joint' the bound is mean_bound + cov_bound",
     "mean_eps": "it is called mean_bound",

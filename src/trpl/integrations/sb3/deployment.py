@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
@@ -14,6 +15,8 @@ from torch import nn
 
 from trpl.errors import ExportError
 from trpl.integrations.export import Deployable, Layer
+from trpl.rollouts.spaces import head_of
+from trpl.rollouts.task_spec import Task
 
 ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
 
@@ -24,7 +27,8 @@ def from_model(
     """Read the policy of an on-policy model with its normaliser; gives the model's own answer for raw observations too.
 
     The normaliser is that of the model's environment unless another is given; False says that there is none. Actions
-    are clipped to the action space, as `model.predict` clips them.
+    are what `model.predict` gives: clipped to a Box, a whole number for `Discrete`, arrays of them for `MultiDiscrete`
+    and `MultiBinary`.
     """
     if not isinstance(model, OnPolicyAlgorithm) or not isinstance(model.policy, ActorCriticPolicy):
         raise ExportError(
@@ -33,25 +37,33 @@ def from_model(
     policy = model.policy
     if type(policy.pi_features_extractor) is not FlattenExtractor or len(model.observation_space.shape or ()) != 1:
         raise ExportError("only policies on vectors without a features extractor of their own can be exported")
-    if policy.squash_output or len(getattr(model.action_space, "shape", None) or ()) != 1:
-        raise ExportError("only Gaussian policies without squashing, with vectors as actions, can be exported")
-    space = model.action_space
-    bounded = bool(np.isfinite(space.low).any() or np.isfinite(space.high).any())  # type: ignore[attr-defined]
-    found = Deployable(
-        _layers(policy),
-        low=space.low.astype(np.float32) if bounded else None,  # type: ignore[attr-defined]
-        high=space.high.astype(np.float32) if bounded else None,  # type: ignore[attr-defined]
-    )
+    found = _acting(model.action_space, policy)
+
+    def own(observations: np.ndarray) -> np.ndarray:
+        actions = model.predict(observations, deterministic=True)[0]
+        return actions if found.head is None else actions.astype(model.action_space.dtype)  # bits come as floats
+
     vec_normalize = _normaliser(model, vec_normalize)
     if vec_normalize is None or not vec_normalize.norm_obs:
-        return found, lambda observations: model.predict(observations, deterministic=True)[0]
+        return found, own
     statistics = vec_normalize.obs_rms
-    found = found._replace(
+    normalising = found._replace(
         shift=np.asarray(statistics.mean, np.float64),  # type: ignore[union-attr]
         scale=np.sqrt(statistics.var + vec_normalize.epsilon),  # type: ignore[union-attr]
         clip=float(vec_normalize.clip_obs),
     )
-    return found, lambda observations: model.predict(vec_normalize.normalize_obs(observations), deterministic=True)[0]
+    return normalising, lambda observations: own(vec_normalize.normalize_obs(observations))  # type: ignore[arg-type]
+
+
+def _acting(space: spaces.Space, policy: ActorCriticPolicy) -> Deployable:
+    """The layers, and how their outputs become actions of the space."""
+    if not isinstance(space, spaces.Box):  # the outputs are logits, in the order of the trainer's own heads
+        return Deployable(_layers(policy), head=head_of(space, Task("the model's environment")))
+    if policy.squash_output or len(space.shape) != 1:
+        raise ExportError("of policies on a Box only Gaussians without squashing, with vectors, can be exported")
+    if not (np.isfinite(space.low).any() or np.isfinite(space.high).any()):
+        return Deployable(_layers(policy))
+    return Deployable(_layers(policy), low=space.low.astype(np.float32), high=space.high.astype(np.float32))
 
 
 def _normaliser(model: OnPolicyAlgorithm, given: VecNormalize | bool | None) -> VecNormalize | None:
