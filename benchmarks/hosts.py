@@ -3,8 +3,10 @@
     python benchmarks/hosts.py deviation   rsl_rl: a plain standard deviation under a large learning rate, as a curve
     python benchmarks/hosts.py speed       rsl_rl: processor time of an update, TRPL ÷ PPO
     python benchmarks/hosts.py learning --host skrl   Pendulum, TRPL and the host's PPO, three seeds; rl_games, rl_zoo3
+    python benchmarks/hosts.py tuning --host rl_games   as many settings of each, on the seeds 10, 11 and 12
 
-`learning` writes the returns to results/hosts/HOST.json. One thread.
+`learning` writes the returns to results/hosts/HOST.json, and takes the best of the settings that `tuning` left there.
+One thread.
 """
 
 import argparse
@@ -103,22 +105,35 @@ def speed(*, num_iterations: int, repeats: int) -> None:
     print(f"rsl_rl: PPO {ppo:.0f}, TRPL {trpl:.0f} steps per second of processor time, ratio {trpl / ppo:.2f}")
 
 
-def published() -> dict[str, Any]:
-    """Settings of skrl's examples/gymnasium/torch_gymnasium_pendulum_ppo.py, where they differ from our example's."""
-    from skrl.resources.schedulers.torch import KLAdaptiveLR
+def as_published(host: str, task: ModuleType) -> dict[str, Any]:
+    """Settings of the host's own example where they differ from ours; the network goes into the module `task`."""
+    if host == "rl_games":  # configs/ppo_pendulum_torch.yaml
+        glorot = {"name": "glorot_normal_initializer"}
+        task.MLP = {"units": [32, 32], "activation": "elu", "initializer": glorot | {"gain": 2}}
+        task.MEAN_INITIALIZER = glorot | {"gain": 0.01}
+        return {}
+    from skrl.resources.schedulers.torch import KLAdaptiveLR  # examples/gymnasium/torch_gymnasium_pendulum_ppo.py
 
-    found = {"mini_batches": 32, "grad_norm_clip": 0.5, "value_clip": 0.2, "learning_rate_scheduler": KLAdaptiveLR}
-    return found | {"learning_rate_scheduler_kwargs": {"kl_threshold": 0.008}}
+    class Policy(task.Policy):
+        def compute(self, inputs, role=""):
+            mean, outputs = super().compute(inputs, role)
+            return 2.0 * torch.tanh(mean / 2.0), outputs
+
+    task.Policy, task.ACTIVATION = Policy, torch.nn.ReLU
+    found = {"num_envs": 4, "rollouts": 1024, "mini_batches": 32, "grad_norm_clip": 0.5, "value_clip": 0.2}
+    found |= {"learning_rate_scheduler": KLAdaptiveLR, "learning_rate_scheduler_kwargs": {"kl_threshold": 0.008}}
+    return found
 
 
-def learned(host: str, agent: str, *, seed: int, num_steps: int) -> float:
+def learned(host: str, agent: str, *, seed: int, num_steps: int, settings: dict[str, Any]) -> float:
     """Train on Pendulum through the host's own trainer; the mean return without noise over 50 episodes."""
+    method = agent.partition(",")[0]
     if host == "rl_zoo3":
-        return zoo_learned(agent, seed=seed, num_steps=num_steps)
+        return zoo_learned(method, seed=seed, num_steps=num_steps)
     task = example(f"{host}_pendulum")
-    settings = published() if (host, agent) == ("skrl", HOSTS_OWN) else {}
+    settings = settings | (as_published(host, task) if agent.endswith(HOSTS_OWN) else {})
     with contextlib.redirect_stdout(io.StringIO()):
-        trained = task.train("TRPL" if agent == "TRPL" else "PPO", steps=num_steps, seed=seed, **settings)
+        trained = task.train(method, steps=num_steps, seed=seed, **settings)
     return task.evaluate(trained)
 
 
@@ -148,24 +163,72 @@ def zoo_learned(agent: str, *, seed: int, num_steps: int) -> float:
         return float(evaluate_policy(model, env, n_eval_episodes=50)[0])
 
 
-HOSTS_OWN = "PPO, settings of the host's own example"
-AGENTS = {"skrl": (HOSTS_OWN, "PPO", "TRPL"), "rl_games": (HOSTS_OWN, "TRPL"), "rl_zoo3": (HOSTS_OWN, "TRPL")}
+HOSTS_OWN = ", settings of the host's own example"
+TUNED = ", tuned"
+AGENTS = {
+    "skrl": ("PPO", "TRPL", f"PPO{HOSTS_OWN}"),
+    "rl_games": ("PPO", f"PPO{TUNED}", f"TRPL{TUNED}", f"PPO{HOSTS_OWN}", f"TRPL{HOSTS_OWN}"),
+    "rl_zoo3": (f"PPO{HOSTS_OWN}", "TRPL"),
+}
+TRIED: dict[str, dict[str, list[dict[str, Any]]]] = {
+    "rl_games": {
+        "PPO": [{}, {"kl_threshold": 0.03}, {"kl_threshold": 0.008}, {"e_clip": 0.3}, {"e_clip": 0.1}],
+        "TRPL": [
+            {"trust_region": {"mean_bound": mean, "cov_bound": cov, "regression_weight": weight}}
+            for mean, cov, weight in (
+                (0.1, 0.01, 8.0),
+                (0.1, 0.01, 1.0),
+                (0.3, 0.03, 8.0),
+                (0.3, 0.03, 1.0),
+                (1, 0.1, 1.0),
+            )
+        ],
+    }
+}
+"""Settings that `tuning` compares: as many for each method."""
 PACKAGES = {"skrl": "skrl", "rl_games": "rl-games", "rl_zoo3": "rl_zoo3"}
+
+
+def kept(out: Path) -> dict[str, Any]:
+    """What an earlier call has written."""
+    return json.loads(out.read_text()) if out.exists() else {}
+
+
+def tuning(host: str, *, seeds: range, num_steps: int, out: Path) -> None:
+    """Compare settings of PPO and of TRPL on seeds that `learning` does not take."""
+    found = kept(out) | {"tuning": {"steps": num_steps, "seeds": list(seeds), "tried": {}}}
+    for method, candidates in TRIED[host].items():
+        rows = found["tuning"]["tried"].setdefault(method, [])
+        for settings in candidates:
+            values = {"seed": seeds[0], "num_steps": num_steps, "settings": settings}
+            returns = [round(learned(host, method, **values | {"seed": seed}), 2) for seed in seeds]
+            rows.append({"settings": settings, "returns": returns})
+            print(f"{host} {method} {settings}: {returns}, mean {np.mean(returns):.1f}", flush=True)
+            out.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def best(found: dict[str, Any], method: str) -> dict[str, Any]:
+    """The settings with the best mean of those that `tuning` compared."""
+    rows = found["tuning"]["tried"][method]
+    return max(rows, key=lambda row: np.mean(row["returns"]))["settings"]
 
 
 def learning(host: str, *, agents: list[str] | None, seeds: range, num_steps: int, out: Path) -> None:
     """Train every agent with every seed and put the returns into a file, beside those of other seeds."""
-    kept = json.loads(out.read_text())["returns"] if out.exists() else {}
-    found = {"command": f"python benchmarks/hosts.py learning --host {host}", "task": "Pendulum-v1", "steps": num_steps}
-    found |= {PACKAGES[host]: metadata.version(PACKAGES[host]), "torch": torch.__version__, "returns": kept}
+    found = kept(out)
+    found |= {"command": f"python benchmarks/hosts.py learning --host {host} --steps {num_steps}"}
+    found |= {"task": "Pendulum-v1", "steps": num_steps, "returns": found.get("returns", {})}
+    found |= {PACKAGES[host]: metadata.version(PACKAGES[host]), "torch": torch.__version__}
     out.parent.mkdir(parents=True, exist_ok=True)
     for agent in AGENTS[host]:
         if agents and agent not in agents:
             continue
-        returns = kept.setdefault(agent, {})
+        returns = found["returns"].setdefault(agent, {})
+        tuned = agent.endswith(TUNED) or agent == f"TRPL{HOSTS_OWN}"
+        settings = best(found, agent.partition(",")[0]) if tuned else {}
         for seed in seeds:
             started = time.process_time()
-            returns[str(seed)] = round(learned(host, agent, seed=seed, num_steps=num_steps), 2)
+            returns[str(seed)] = round(learned(host, agent, seed=seed, num_steps=num_steps, settings=settings), 2)
             words = f"{returns[str(seed)]:.1f} in {time.process_time() - started:.0f} s of processor time"
             print(f"{host} {agent} seed {seed}: {words}", flush=True)
             out.write_text(json.dumps(found, indent=2) + "\n")
@@ -175,13 +238,13 @@ def learning(host: str, *, agents: list[str] | None, seeds: range, num_steps: in
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("deviation", "speed", "learning"))
+    parser.add_argument("what", choices=("deviation", "speed", "learning", "tuning"))
     parser.add_argument("--host", choices=PACKAGES, default="skrl")
     parser.add_argument("--agent", action="append", help="one of them alone, for `learning`")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--first-seed", type=int, help="0 by default, 10 for `tuning`")
     parser.add_argument("--out", type=Path, help="the picture of deviation, the returns of learning")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
@@ -191,8 +254,12 @@ def main(argv: list[str]) -> None:
     elif args.what == "speed":
         speed(num_iterations=args.iterations // 6, repeats=3)
     else:
-        seeds = range(args.first_seed, args.first_seed + args.seeds)
+        first = args.first_seed if args.first_seed is not None else 10 * (args.what == "tuning")
+        seeds = range(first, first + args.seeds)
         out = args.out or ROOT / f"results/hosts/{args.host}.json"
+        if args.what == "tuning":
+            tuning(args.host, seeds=seeds, num_steps=args.steps, out=out)
+            return
         learning(args.host, agents=args.agent, seeds=seeds, num_steps=args.steps, out=out)
 
 

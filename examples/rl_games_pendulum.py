@@ -17,6 +17,8 @@ from rl_games.torch_runner import Runner
 from trpl.integrations.rl_games import register
 
 ALGORITHMS = {"TRPL": "trpl", "PPO": "a2c_continuous"}
+MLP = {"units": [64, 64], "activation": "tanh", "initializer": {"name": "default"}}
+MEAN_INITIALIZER = {"name": "default"}
 
 
 class Pendulums(IVecEnv):
@@ -47,11 +49,10 @@ env_configurations.register("pendulum", {"vecenv_type": "PENDULUMS", "env_creato
 
 
 def configuration(agent: str, *, num_epochs: int, seed: int, folder: str, **settings: object) -> dict:
-    """What a user of rl_games writes anyway, with the numbers of its own `ppo_pendulum_torch.yaml`."""
+    """What a user of rl_games writes anyway: `config` has the numbers of its own `ppo_pendulum_torch.yaml`."""
     space = {"mu_activation": "None", "sigma_activation": "None", "fixed_sigma": True}
-    space |= {"mu_init": {"name": "default"}, "sigma_init": {"name": "const_initializer", "val": 0.0}}
-    network = {"name": "actor_critic", "separate": True, "space": {"continuous": space}}
-    network["mlp"] = {"units": [64, 64], "activation": "tanh", "initializer": {"name": "default"}}
+    space |= {"mu_init": MEAN_INITIALIZER, "sigma_init": {"name": "const_initializer", "val": 0.0}}
+    network = {"name": "actor_critic", "separate": True, "space": {"continuous": space}, "mlp": MLP}
     config = {
         "name": "pendulum",
         "env_name": "pendulum",

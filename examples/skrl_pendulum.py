@@ -20,11 +20,13 @@ from torch import nn
 from trpl.integrations.skrl import TRPL, TRPL_CFG
 
 AGENTS = {"TRPL": (TRPL, TRPL_CFG), "PPO": (PPO, PPO_CFG)}
+ACTIVATION = nn.Tanh
 BOUNDS = {"mean_bound": 0.1, "cov_bound": 0.01}  # few updates and one action: larger than the defaults
 
 
 def network(num_inputs: int, num_outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(num_inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, num_outputs))
+    hidden = (nn.Linear(num_inputs, 64), ACTIVATION(), nn.Linear(64, 64), ACTIVATION())
+    return nn.Sequential(*hidden, nn.Linear(64, num_outputs))
 
 
 class Policy(GaussianMixin, Model):
@@ -69,12 +71,20 @@ def make_agent(agent: str, env, *, rollouts: int, **settings: object):
     )
 
 
-def train(agent: str = "TRPL", *, steps: int = 100_000, num_envs: int = 16, seed: int = 0, **settings: object):
+def train(
+    agent: str = "TRPL",
+    *,
+    steps: int = 100_000,
+    num_envs: int = 16,
+    rollouts: int = 64,
+    seed: int = 0,
+    **settings: object,
+):
     """Train with skrl's own trainer; `settings` are the agent's."""
     set_seed(seed)
     env = wrap_env(gymnasium.make_vec("Pendulum-v1", num_envs=num_envs), verbose=False)
     settings = ({"trust_region": BOUNDS} if agent == "TRPL" else {}) | settings
-    made = make_agent(agent, env, rollouts=64, **settings)
+    made = make_agent(agent, env, rollouts=rollouts, **settings)
     trainer = {
         "timesteps": steps // num_envs,
         "headless": True,

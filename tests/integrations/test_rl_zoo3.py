@@ -42,6 +42,15 @@ def test_a_command_that_is_none_is_refused_with_their_names():
         zoo.main(["evaluate"])
 
 
+def test_a_package_that_a_command_misses_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "seaborn", None)
+    for name in [name for name in sys.modules if name.startswith("rl_zoo3.plots")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pytablewriter", sys)
+    with pytest.raises(SystemExit, match=r"needs the package 'seaborn': pip install \"rl-zoo3\[plots\]\""):
+        zoo.main(["plot_train"])
+
+
 def test_every_hyperparameter_is_one_of_trpls():
     known = set(inspect.signature(TRPL.__init__).parameters)
     for task, settings in zoo.hyperparams.items():

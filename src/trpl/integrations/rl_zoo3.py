@@ -76,7 +76,11 @@ def main(argv: list[str]) -> None:
     register()
     command, *options = with_hyperparameters(argv)
     sys.argv = [f"trpl.integrations.rl_zoo3 {command}", *options]
-    getattr(importlib.import_module(COMMANDS[command]), command)()
+    try:
+        module = importlib.import_module(COMMANDS[command])
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{command} needs the package {error.name!r}: pip install \"rl-zoo3[plots]\"") from error
+    getattr(module, command)()
 
 
 def with_hyperparameters(argv: list[str]) -> list[str]:
