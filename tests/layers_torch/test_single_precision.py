@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from trpl import FullGaussian, kl_parts
-from trpl.torch import KLProjection
+from trpl import DiagGaussian, FullGaussian, kl_parts
+from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 
 BATCH = 8
 
@@ -45,3 +45,23 @@ def test_bound_and_gradient_in_single_precision(dim, condition, cov_bound):
     for single, double in zip(*gradients, strict=True):
         assert torch.isfinite(single).all()
         assert torch.linalg.vector_norm(single - double) <= 0.01 * torch.linalg.vector_norm(double)
+
+
+@pytest.mark.parametrize("shape", [(8,), (1,), ()], ids=["batch", "one state", "no batch"])
+@pytest.mark.parametrize("held", [{}, {"min_entropy": 4.4}, {"entropy": 4.4}], ids=["free", "least", "held"])
+@pytest.mark.parametrize("make", [KLProjection, WassersteinProjection, FrobeniusProjection, JointKLProjection])
+@pytest.mark.parametrize("full", [False, True], ids=["diagonal", "full"])
+def test_single_precision_stays(full, make, held, shape):
+    """NumPy 1 makes float64 of a number without axes times a Python float: no bound may carry that into an output."""
+    layer = make(0.05) if make is JointKLProjection else make(0.05, 5e-4)
+    old, mean = torch.ones(*shape, 3), torch.full((*shape, 3), 2.0, requires_grad=True)
+    scale = torch.full((*shape, 3), 1.5, requires_grad=True)
+    if full:
+        projected = layer(
+            FullGaussian(mean, torch.diag_embed(scale)), FullGaussian(0 * old, torch.diag_embed(old)), **held
+        )
+    else:
+        projected = layer(DiagGaussian(mean, scale), DiagGaussian(0 * old, old), **held)
+    assert [x.dtype for x in projected] == [torch.float32] * 2
+    sum(x.sum() for x in projected).backward()
+    assert mean.grad.dtype == scale.grad.dtype == torch.float32

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SERIAL = 1 << 15
 """Number of entries up to which PyTorch computes on one thread, however many it has."""
+OLD_NUMPY = int(np.__version__.partition(".")[0]) < 2
 
 
 def framework_of(x: object) -> str | None:
@@ -120,7 +121,8 @@ def suits_numpy(tensors: Sequence[Any]) -> bool:
     """Whether NumPy should compute in PyTorch's place, on the same memory: where both would use one thread.
 
     A call of NumPy costs a third of one of PyTorch, and so does a product of many small matrices (docs/speed.md). Not
-    where something wants to see PyTorch's operations: a compiler, a transformation, a mode, a subclass.
+    where something wants to see PyTorch's operations: a compiler, a transformation, a mode, a subclass. Nor for single
+    precision with NumPy 1, which makes float64 of a number without axes and a Python float.
     """
     torch = sys.modules["torch"]
     state = torch._C
@@ -129,6 +131,8 @@ def suits_numpy(tensors: Sequence[Any]) -> bool:
     alone = torch.get_num_threads() == 1
     for x in tensors:
         if not (x.is_cpu and type(x) in (torch.Tensor, torch.nn.Parameter) and (alone or x.numel() <= SERIAL)):
+            return False
+        if OLD_NUMPY and x.dtype != torch.float64:
             return False
     return not state._len_torch_dispatch_stack()
 

@@ -53,7 +53,8 @@ class Separate:
         """The inputs of the mean's and of the covariance's projection, with as many leading axes each."""
         new, scale, old, old_scale, mean_bound, cov_bound = inputs
         full, core = self.family.full, 2 if self.family.full else 1
-        of_mean = mean.aligned(new, old, old_scale, mean_bound / self.region.mean_weight, full=full)
+        *arrays, bound = mean.aligned(new, old, old_scale, mean_bound, full=full)
+        of_mean = (*arrays, bound / self.region.mean_weight)  # now it has axes: NumPy 1 makes a bare number float64
         return of_mean, align((scale, core), (old_scale, core), (cov_bound, 0))  # pyright: ignore[reportReturnType]
 
     def solve(self, e: Engine, *inputs: Array, whole: bool = False) -> Solved | None:
