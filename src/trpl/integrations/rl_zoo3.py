@@ -79,7 +79,7 @@ def main(argv: list[str]) -> None:
     try:
         module = importlib.import_module(COMMANDS[command])
     except ModuleNotFoundError as error:
-        raise SystemExit(f"{command} needs the package {error.name!r}: pip install \"rl-zoo3[plots]\"") from error
+        raise SystemExit(f'{command} needs the package {error.name!r}: pip install "rl-zoo3[plots]"') from error
     getattr(module, command)()
 
 
