@@ -59,7 +59,8 @@ class Server:
 
         settings.register_profile("faults", phases=[Phase.explicit, Phase.generate], database=None)  # no shrinking
         settings.load_profile("faults")
-        self.items = {item.nodeid: item for item in session.items if wanted(item, traced=self.options.traced)}
+        items = [item for item in session.items if wanted(item, traced=self.options.traced)]
+        self.items = {item.nodeid: item for item in some_of_each(items, self.options.each)}
         self.keys = {name: f"{name}@{digest(Path(item.path))}" for name, item in self.items.items()}
         if self.options.traced:
             import torch._dynamo.symbolic_convert  # noqa: F401
@@ -212,6 +213,15 @@ def wanted(item: pytest.Item, *, traced: bool) -> bool:
     return bool(TRACED.search(item.nodeid)) == traced and not DEAR.search(item.nodeid)
 
 
+def some_of_each(items: list[pytest.Item], most: int) -> list[pytest.Item]:
+    """At most so many parameters of each test, evenly spread."""
+    groups = defaultdict(list)
+    for item in items:
+        groups[item.nodeid.partition("[")[0]].append(item)
+    step = {name: max(1.0, len(group) / most) for name, group in groups.items()}
+    return [group[int(i * step[name])] for name, group in groups.items() for i in range(min(most, len(group)))]
+
+
 def digest(file: Path) -> str:
     """A few digits that change with a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()[:8]
@@ -340,6 +350,7 @@ def main() -> int:
     parser.add_argument("--traced", action="store_true")
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--minutes", type=float)
+    parser.add_argument("--each", type=int, default=1000)
     parser.add_argument("tests", nargs="*", default=TESTS)
     options = parser.parse_args()
     there = [path for path in options.tests if Path(path).exists()]

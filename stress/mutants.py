@@ -21,6 +21,7 @@ import hashlib
 import json
 import math
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -98,6 +99,7 @@ def mutants(work: Path, patterns: list[str], number: int | None) -> tuple[list[M
         changed = deep_replace(module, mutation.original_node, mutation.mutated_node)
         assert isinstance(changed, cst.Module)
         made.append(located(name, file, module.code, changed.code))
+    random.Random(0).shuffle(made)  # a run that is stopped has tried a sample of the sample
     kept.write_text(json.dumps([made, len(found)]))
     return made, len(found)
 
@@ -119,6 +121,7 @@ def try_them(work: Path, tried: list[Mutant], *, traced: bool, options: argparse
     kept = {"JAX_COMPILATION_CACHE_DIR": str(work / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     environment = os.environ | one_thread | quiet | kept | {"PYTHONPATH": str(work / "src"), "PYTHONHASHSEED": "0"}
     command = [sys.executable, "stress/fork_server.py", "--seconds", str(options.seconds), *["--traced"] * traced]
+    command += ["--each", str(options.each)]
     command += ["--minutes", str(options.minutes)] if options.minutes else []
     command += options.tests or []
     done = subprocess.run(command, cwd=work, env=environment)
@@ -150,10 +153,26 @@ def reason_for(survivor: Mutant, known: list[dict]) -> str | None:
             and survivor.becomes in entry.get("becomes", [survivor.becomes])
             and re.search(entry.get("line", ""), survivor.was)
             and re.search(entry.get("change", ""), f"{survivor.was} => {survivor.becomes}")
+            and re.fullmatch(entry.get("swap", ".*"), swapped(survivor.was, survivor.becomes))
         )
         if fits:
             return entry["reason"]
     return None
+
+
+def swapped(was: str, becomes: str) -> str:
+    """What differs, as "old words => new words" without what is the same on both sides."""
+    one, two = (re.findall(r"[\w.]+|[^\w\s.]+|[^\s]", text) for text in (was, becomes))
+    start = shared(one, two)
+    one, two = one[start:], two[start:]
+    end = shared(one[::-1], two[::-1])
+    return " ".join(one[: len(one) - end]) + " => " + " ".join(two[: len(two) - end])
+
+
+def shared(one: list[str], two: list[str]) -> int:
+    """How many words are the same at the beginning."""
+    pairs = enumerate(zip(one, two, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(one), len(two)))
 
 
 def interval(killed: int, total: int) -> tuple[float, float]:
@@ -193,6 +212,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="only N faults, evenly spread")
     parser.add_argument("--seconds", type=float, default=15.0, help="of tests for each fault and round, at most")
     parser.add_argument("--minutes", type=float, help="stop after so many in each round; --work goes on later")
+    parser.add_argument("--each", type=int, default=1000, help="parameters of each test to try, at most")
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="tests to try, instead of all of the maths")
     parser.add_argument("--rounds", nargs="*", default=["eager", "traced"], help="whose tests; none writes the report")
     options = parser.parse_args()

@@ -63,8 +63,7 @@ def _checked_structure(predicted: Policy, old: Policy, name: str) -> Family:
             raise ValueError(f"{label} must be a {' or a '.join(known_policies())}, not {type(p).__name__}")
     family = family_of(predicted)
     family.check_one(name, predicted)
-    other = family if type(old) is type(predicted) else family_of(old)
-    other.check_one("old", old)
+    family_of(old).check_one("old", old)  # a product's family is that of its own parts
     if type(predicted) is not type(old):
         raise ValueError(
             f"{name} is a {type(predicted).__name__} and old a {type(old).__name__}; they must have the same structure"

@@ -1,0 +1,169 @@
+"""One bad number in any array of any family is refused in words that name array, part and count."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import trpl
+import trpl.torch
+from trpl.engines import NUMPY, torch_engine
+from trpl.families import family_of
+
+ENGINES = {"numpy": (NUMPY, np.array), "torch": (torch_engine(), torch.tensor)}
+every_engine = pytest.mark.parametrize(("e", "array"), ENGINES.values(), ids=ENGINES)
+LAYER = trpl.torch.JointKLProjection(0.1)
+
+
+def good(kind: str, batch: int = 2) -> list[list[np.ndarray]]:
+    """Predicted and old arrays."""
+    rng = np.random.default_rng(0)
+    if kind == "Beta":
+        return [[np.exp(rng.normal(size=(batch, 3))) for _ in range(2)] for _ in range(2)]
+    return [[rng.normal(size=(batch, 3))] for _ in range(2)]
+
+
+def make(kind: str, arrays, array=torch.tensor):
+    return getattr(trpl, kind)(*map(array, arrays))
+
+
+BAD = {
+    "Categorical": {np.nan: "1 entries that are NaN or +inf", np.inf: "1 entries that are NaN or +inf"},
+    "Bernoulli": dict.fromkeys((np.nan, np.inf, -np.inf), "1 entries that are NaN or infinite"),
+    "Beta": dict.fromkeys((np.nan, np.inf, -np.inf), "1 entries that are NaN or infinite")
+    | {0.0: "must be positive; the smallest entry is 0", -0.5: "must be positive; the smallest entry is -0.5"},
+}
+
+
+@every_engine
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_one_bad_number(e, array, kind, batch):
+    family = family_of(make(kind, good(kind)[0]))
+    family.admit(e, *(make(kind, arrays, array) for arrays in good(kind, batch)))
+    for side, name in enumerate(("predicted", "old")):
+        for place, field in enumerate(family.policy._fields):
+            for value, words in BAD[kind].items():
+                arrays = good(kind, batch)
+                arrays[side][place][-1, 1] = value
+                with pytest.raises(ValueError, match=rf"{name}\.{field if 'NaN' in words else ''}") as caught:
+                    family.admit(e, *(make(kind, own, array) for own in arrays))
+                assert words in str(caught.value)
+                product = family_of(trpl.Product((make(kind, arrays[0]),) * 2))
+                clean, spoilt = ([make(kind, own, array) for own in both] for both in (good(kind, batch), arrays))
+                pairs = [trpl.Product(pair) for pair in zip(clean, spoilt, strict=True)]
+                with pytest.raises(ValueError, match=rf"part 1: {name}\."):
+                    product.admit(e, *pairs)
+
+
+@every_engine
+def test_masks(e, array):
+    """Forbidden classes pass where both policies have them, or old alone; never every class."""
+    family, inf = family_of(trpl.Categorical(np.zeros((1, 3)))), math.inf
+
+    def admit(predicted, old):
+        family.admit(e, trpl.Categorical(array(np.array(predicted))), trpl.Categorical(array(np.array(old))))
+
+    masked, free = [[0.0, -inf, 1.0], [-inf, 0.0, 1.0]], np.zeros((2, 3))
+    admit(masked, masked)
+    admit(free, masked)
+    with pytest.raises(ValueError, match="predicted forbids classes that old allows in 2 states"):
+        admit(masked, free)
+    with pytest.raises(ValueError, match="predicted forbids classes that old allows in 1 states"):
+        admit([[0.0, -inf, 0.0], [0.0, 0.0, 0.0]], free)
+    nothing = [[0.0, 0.0, 0.0], [-inf, -inf, -inf]]
+    with pytest.raises(ValueError, match=r"predicted\.logits forbids every class in 1 states"):
+        admit(nothing, free)
+    with pytest.raises(ValueError, match=r"old\.logits forbids every class in 1 states"):
+        admit(free, nothing)
+    admit(np.zeros((0, 3)), np.full((0, 3), -inf))
+
+
+@every_engine
+@pytest.mark.parametrize("kind", BAD)
+def test_a_solution_that_is_none_is_refused(e, array, kind):
+    arrays = good(kind)[0]
+    family = family_of(make(kind, arrays))
+    family.accept(e, [array(x) for x in arrays])
+    family.accept(e, [None for _ in arrays])
+    family.accept(e, [array(x[:0]) for x in arrays])
+    for place in range(len(arrays)):
+        for value in [np.nan] + ([np.inf] if kind != "Categorical" else []) + ([0.0] if kind == "Beta" else []):
+            bad = [x.copy() for x in arrays]
+            bad[place][1, 2] = value
+            with pytest.raises(trpl.ConvergenceError, match="project"):
+                family.accept(e, list(map(array, bad)))
+            product = family_of(trpl.Product((make(kind, arrays),) * 2))
+            with pytest.raises(trpl.ConvergenceError, match="project"):
+                product.accept(e, list(map(array, [*arrays, *bad])))
+    if kind == "Categorical":
+        family.accept(e, [array(np.array([[0.0, -np.inf]]))])
+
+
+def test_parts_that_do_not_fit():
+    """Of another dtype, framework, batch or kind, in any place; the words say which."""
+    p = trpl.Bernoulli(torch.zeros(2, 3))
+    others = {
+        "float64": trpl.Bernoulli(torch.zeros(2, 3, dtype=torch.float64)),
+        "NumPy": trpl.Bernoulli(np.zeros((2, 3), "float32")),
+        r"batch shape \(2,\) and predicted.parts\[2\] \(3,\)": trpl.Bernoulli(torch.zeros(3, 3)),
+    }
+    for words, other in others.items():
+        with pytest.raises(ValueError, match=rf"predicted\.parts\[0\] has .*{words}"):
+            LAYER(trpl.Product((p, p, other)), trpl.Product((p, p, p)))
+    with pytest.raises(ValueError, match=r"got Bernoulli, int"):
+        LAYER(trpl.Product((p, 3)), trpl.Product((p, p)))
+    for parts in ([p, p], ()):
+        with pytest.raises(ValueError, match=r"predicted\.parts must be a tuple of policies"):
+            LAYER(trpl.Product(parts), trpl.Product(parts))
+    with pytest.raises(ValueError, match="predicted has the parts Bernoulli, Bernoulli and old Bernoulli;"):
+        LAYER(trpl.Product((p, p)), trpl.Product((p,)))
+    with pytest.raises(ValueError, match=r"old policy has 2 components, predicted\.parts\[1\] has 3"):
+        LAYER(trpl.Product((p, p)), trpl.Product((p, trpl.Bernoulli(torch.zeros(2, 2)))))
+    with pytest.raises(ValueError, match="1 actions for 2 parts"):
+        trpl.log_prob(trpl.Product((p, p)), (torch.zeros(2, 3),))
+
+
+def test_arrays_that_do_not_fit():
+    half, single, double = (np.zeros((2, 3), f"float{bits}") for bits in (16, 32, 64))
+    family = family_of(trpl.Beta(single, single))
+    for arrays, words in (
+        ((half, half), r"p\.alpha must be float32 or float64, not float16"),
+        ((single, double), r"p\.alpha is float32 and p\.beta float64; convert"),
+        ((single, torch.zeros(2, 3)), r"p\.alpha is a NumPy array and p\.beta a PyTorch array"),
+        ((single, 1.0), r"p\.beta must be an array, not float"),
+        ((single[0, 0], single[0, 0]), r"p\.alpha must be an array, not float32"),
+        ((single[:, :0], single[:, :0]), r"p\.alpha needs a last axis with the components; got shape \(2, 0\)"),
+        ((single, single[:1]), r"p\.alpha and p\.beta must have one shape; got \(2, 3\) and \(1, 3\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            family.check_one("p", trpl.Beta(*arrays))
+
+
+@every_engine
+def test_divergences_and_entropies_by_scipy(e, array):
+    """Ordinary shapes, far ones, and classes without a probability."""
+    rng = np.random.default_rng(1)
+    (a, b), (c, d) = np.exp(rng.normal(size=(2, 2, 5, 1)) * 1.5)
+    p, q = trpl.Beta(array(a), array(b)), trpl.Beta(array(c), array(d))
+    for row in range(5):
+        one, two = (stats.beta(float(x[row, 0]), float(y[row, 0])) for x, y in ((a, b), (c, d)))
+        assert float(trpl.entropy(p)[row]) == pytest.approx(one.entropy(), rel=1e-9, abs=1e-10)
+        integral = one.expect(lambda x, one=one, two=two: one.logpdf(x) - two.logpdf(x))
+        assert float(trpl.kl(p, q)[row]) == pytest.approx(integral, rel=1e-5)
+    x, y = rng.normal(size=(2, 4, 3)) * 3.0
+    with np.errstate(divide="ignore"):
+        log_p, log_q = (np.log(z / z.sum(-1, keepdims=True)) for z in (np.exp(x), np.exp(y)))
+    expected = stats.entropy(np.exp(log_p), np.exp(log_q), axis=-1)
+    found = trpl.kl(trpl.Categorical(array(x)), trpl.Categorical(array(y)))
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-12)
+    one, none = array(np.array([0.0, -math.inf, 0.0])), array(np.array([0.0, 0.0, 0.0]))
+    assert float(trpl.kl(trpl.Categorical(one), trpl.Categorical(none))) == pytest.approx(math.log(1.5), rel=1e-13)
+    assert float(trpl.kl(trpl.Categorical(none), trpl.Categorical(one))) == math.inf
+    assert float(trpl.kl(trpl.Categorical(one), trpl.Categorical(one))) == 0.0
+    assert float(trpl.entropy(trpl.Categorical(one))) == pytest.approx(math.log(2.0), rel=1e-14)
+    rare = np.array([0.0, -90.0])  # log p/q is 90 for the second class: q e^t in logarithms
+    found = trpl.kl(trpl.Categorical(array(rare[::-1].copy())), trpl.Categorical(array(rare)))
+    assert float(found) == pytest.approx(90.0, rel=1e-13)
