@@ -16,7 +16,7 @@ trl = pytest.importorskip("trl", reason="trl is not installed: pip install trpl[
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import transformers
-    from peft import LoraConfig
+    from peft import LoraConfig, get_peft_model
     from tiny_language import SIZES, model, shorter, sums, tokenizer
     from trl import GRPOConfig, GRPOTrainer
     from trl.trainer.utils import add_fused_lm_head
@@ -274,6 +274,24 @@ def test_the_head_gives_the_models_own_logits(name):
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_lora_on_the_head_counts_and_other_adapters_there_are_refused():
+    torch.manual_seed(0)
+    ids = torch.randint(2, SIZES["vocab_size"], (2, 5))
+    every = torch.arange(SIZES["vocab_size"]).expand(2, 5, -1)
+    network = get_peft_model(model(), LoraConfig(r=4, target_modules=["lm_head"], init_lora_weights=False)).eval()
+    inner = network.get_base_model()
+    hidden = inner.base_model(ids).last_hidden_state
+    found = score_kept(hidden, head_of(inner), every).policy.log_probs[..., :-1]
+    torch.testing.assert_close(found, network(ids).logits.log_softmax(-1), rtol=1e-4, atol=1e-5)
+    found.square().sum().backward()
+    assert inner.lm_head.lora_A["default"].weight.grad.abs().max() > 0.0
+    with network.disable_adapter():
+        assert head_of(inner).weight is inner.lm_head.weight
+    network = get_peft_model(model(), LoraConfig(r=4, target_modules=["lm_head"], use_dora=True))
+    with pytest.raises(ValueError, match="only LoRA is known"):
+        head_of(network.get_base_model())
+
+
 # The seam -------------------------------------------------------------------------------------------------------------
 
 SEAMS = {
@@ -315,6 +333,24 @@ def test_trl_calls_the_model_as_the_adapter_expects(tmp_path):
     assert calls[0]["labels"][:, -3:].tolist() == [[1, 1, 1]] * 2, f"{words}: completions are no longer the last labels"
     for value, name in zip(found, ("log_probs", "entropy", "aux_loss"), strict=True):
         assert torch.equal(value, getattr(Answer, name)), f"trl {trl.__version__} no longer reads {name} of the answer"
+
+
+def test_a_batch_of_trl_holds_what_the_adapter_reads(tmp_path):
+    found = batch(trust_region(tmp_path))
+    for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "num_items_in_batch", OLD):
+        assert name in found, f"a batch of trl {trl.__version__} has no {name!r}, which the adapter reads"
+
+
+def test_an_old_policy_that_trl_does_not_return_is_missed(tmp_path, monkeypatch):
+    """Otherwise the run would be GRPO without a word."""
+    unchanged = GRPOTrainer._generate_and_score_completions
+
+    def forgetful(self, inputs):
+        return {name: value for name, value in unchanged(self, inputs).items() if name != OLD}
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", forgetful)
+    with pytest.raises(RuntimeError, match=OLD):
+        batch(trust_region(tmp_path))
 
 
 def test_trls_own_head_still_leaves_the_forward_to_others():

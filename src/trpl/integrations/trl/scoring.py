@@ -65,7 +65,7 @@ class Reader(Protocol):
         ...
 
 
-def add_kept_scores(model: PreTrainedModel, *, temperature: float) -> None:
+def add_kept_scores(model: PreTrainedModel, *, temperature: float, float32_head: bool = False) -> None:
     """Let `model(..., labels=labels, kept=request)` answer with `Scored`; every other call stays as it is."""
     unchanged = model.forward
 
@@ -85,7 +85,7 @@ def add_kept_scores(model: PreTrainedModel, *, temperature: float) -> None:
         # the state before a token predicts it
         hidden = states.last_hidden_state[:, -num_last - 1 : -1].to(head.weight.device)
         mask = mask.to(hidden.device)
-        hidden = _as_autocast(hidden[mask])
+        hidden = hidden[mask].float() if float32_head else _as_autocast(hidden[mask])
         if isinstance(kept, Choose):
             sampled = labels[:, -num_last:].to(hidden.device)[mask]
             found = choose_kept(hidden, head, sampled, kept_tokens=kept.kept_tokens, kept_mass=kept.kept_mass)
@@ -101,12 +101,13 @@ def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
     """The vocabulary head of a causal language model as its configuration describes it.
 
     Raises:
-        ValueError: A model without a vocabulary head, or with a matrix that DeepSpeed ZeRO-3 has spread over devices.
+        ValueError: A model without a vocabulary head, with a matrix that DeepSpeed ZeRO-3 has spread over devices, or
+            with an adapter on its head that is not LoRA's.
     """
     output = model.get_output_embeddings()
     if output is None:
         raise ValueError(f"{type(model).__name__} has no output embeddings; a causal language model is wanted")
-    weight, bias = output.weight, getattr(output, "bias", None)
+    weight, bias = adapted(output), getattr(output, "bias", None)
     if hasattr(weight, "ds_id"):
         raise ValueError("the output embedding is partitioned by DeepSpeed ZeRO-3, which is not supported")
     if hasattr(weight, "full_tensor"):  # FSDP2 keeps parameters as distributed tensors
@@ -119,6 +120,20 @@ def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
         softcap=getattr(config, "final_logit_softcapping", None),
         temperature=temperature,
     )
+
+
+def adapted(output: Any) -> Tensor:
+    """The vocabulary matrix with what LoRA on the head itself adds to it, which trl's own head leaves out.
+
+    Raises:
+        ValueError: Another kind of adapter on the head.
+    """
+    if not hasattr(output, "base_layer") or output.disable_adapters or output.merged:
+        return output.weight
+    ups, variants = getattr(output, "lora_B", {}), getattr(output, "lora_variant", {})
+    if any(name not in ups or ups[name].bias is not None or name in variants for name in output.active_adapters):
+        raise ValueError(f"{type(output).__name__} on the vocabulary head: of PEFT's adapters only LoRA is known there")
+    return sum((output.get_delta_weight(name) for name in output.active_adapters), output.weight)
 
 
 def logit_scale(config: PretrainedConfig) -> float:

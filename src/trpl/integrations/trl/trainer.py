@@ -74,7 +74,7 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
             raise TypeError(f"args must be a TrustRegionGRPOConfig, not a {type(args).__name__}")
         self._next_scorer: Callable[[nn.Module, int], Scorer] | None = None
         super().__init__(model, reward_funcs, args, *others, **options)
-        add_kept_scores(bare(self.model), temperature=self.temperature)
+        add_kept_scores(bare(self.model), temperature=self.temperature, float32_head=args.cast_lm_head_to_fp32)
         self._watch = Watch(self.accelerator)
 
     def _get_per_token_logps_and_entropies(
@@ -107,6 +107,11 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
                     "version of trl scores in another order than the versions trpl was tried with"
                 )
             output[IDS], output[LOG_PROBS] = old
+        elif args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations) != 0:
+            raise RuntimeError(
+                f"trl returned no {OLD!r} for a batch of several optimiser steps, so there is nothing to hold the "
+                "policy to: this version of trl keeps the old policy elsewhere than the versions trpl was tried with"
+            )
         return output
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
