@@ -62,7 +62,7 @@ def test_help_lists_the_commands_without_heavy_imports(capsys):
         (["train", "kl", "Hopper-v4", "--mean-bound", "0"], "mean_bound must be above 0, not 0"),
         (["train", "kl", "Hopper-v4", "--mean_bound", "many"], "--mean-bound: invalid number value: 'many'"),
         (["train", "kl", "Hopper-v4", "--policy-epochs", "1.5"], "invalid whole number value: '1.5'"),
-        (["train", "ppo", "Hopper-v4", "--cov-bound", "1"], "cov_bound means nothing to method 'ppo'"),
+        (["train", "ppo", "Hopper-v4", "--cov-bound", "1"], "cov_bound does not apply to method 'ppo'"),
         (["train", "kk", "Hopper-v4"], "no method 'kk'"),
         (["train", "kl", "NoSuchEnv-v0"], "there is no environment 'NoSuchEnv-v0' (your own is named"),
         (["train", "kl", "../Hopper-v4"], "env_id '../Hopper-v4' is not a name of the form"),

@@ -12,7 +12,7 @@ from trpl import cli
 from trpl.errors import MissingExtraError
 from trpl.messages import EXTRAS, missing_extra, needs
 from trpl.methods.registry import settings
-from trpl.settings.foreign import SETTINGS, WORDS, meant
+from trpl.settings.foreign import SETTINGS, WORDS, suggestion
 from trpl.sweeps.sweep import SweepResult
 
 
@@ -21,7 +21,7 @@ def test_names_of_other_libraries_lead_to_ours():
     assert not set(SETTINGS).intersection(WORDS)
     for name, ours in SETTINGS.items():
         if name != ours:
-            assert f"here it is {ours!r}" in meant(name, settings())
+            assert f"here it is {ours!r}" in suggestion(name, settings())
 
 
 @pytest.mark.parametrize(

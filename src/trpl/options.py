@@ -59,9 +59,9 @@ class Parser(argparse.ArgumentParser):
             return ""
         options = [option for action in self._actions for option in action.option_strings]
         if self._settings:
-            from trpl.settings.foreign import meant
+            from trpl.settings.foreign import suggestion
 
-            return meant(name, [option.strip("-").replace("-", "_") for option in options], shown="--{}")
+            return suggestion(name, [option.strip("-").replace("-", "_") for option in options], shown="--{}")
         return nearest(name, options)
 
     def settings(self, args: argparse.Namespace) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
         for name, field in registry.settings().items():
             if name in skip:
                 continue
-            having = registry.having(name)
+            having = registry.methods_with(name)
             if having not in groups:
                 whose = "settings" if having == names() else f"settings of {', '.join(having)}"
                 groups[having] = self.add_argument_group(f"{whose} (the preset of method and task gives the rest)")

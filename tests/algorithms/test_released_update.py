@@ -73,7 +73,7 @@ def test_as_released_is_every_switch_that_means_something():
             expected = None if quirk == "penalty" and method != "frobenius" else True
             assert config.get(f"released_{quirk}") is expected
     assert preset("kl", "Hopper-v4", as_released=True, released_evaluation=False).released_evaluation is False
-    with pytest.raises(ConfigError, match="released_penalty means nothing to method 'kl'"):
+    with pytest.raises(ConfigError, match="released_penalty does not apply to method 'kl'"):
         preset("kl", "Hopper-v4", released_penalty=True)
 
 

@@ -15,7 +15,7 @@ SOURCE = Path(trpl.__file__).parent
 
 
 def test_a_name_is_taken_once_and_is_a_name():
-    with pytest.raises(ValueError, match="there is a method 'kl' already"):
+    with pytest.raises(ValueError, match="there already is a method 'kl'"):
         register(replace(find("kl"), label="another"))
     assert register(find("kl")) is find("kl")
     with pytest.raises(ValueError, match="lower-case letters"):

@@ -54,7 +54,7 @@ def test_impossible_classes_are_never_drawn():
 def test_what_describes_a_covariance_means_nothing_without_one(setting):
     given = {"covariance": "diagonal", "contextual": False, "initial_std": 1.0} | setting
     for head in (HEADS["categorical"], HEADS["beta"], ProductHead((HEADS["bernoulli"],))):
-        with pytest.raises(ConfigError, match=f"{next(iter(setting))} means nothing to a .* policy"):
+        with pytest.raises(ConfigError, match=f"{next(iter(setting))} does not apply to a .* policy"):
             head.shaped(**given)
     assert HEADS["hybrid"].shaped(**given).parts[0] == GaussianHead(2, **given)
 

@@ -89,9 +89,9 @@ def test_methods_for_gaussians_name_those_that_serve_other_policies(method, tmp_
 
 
 def test_one_bound_is_for_policies_without_a_covariance():
-    with pytest.raises(ConfigError, match="one bound on the whole KL is method 'kl-joint'"):
+    with pytest.raises(ConfigError, match="for one bound on the whole KL use method 'kl-joint'"):
         train(tiny.config("kl", bound=0.1), "unused", progress=False)
-    with pytest.raises(ConfigError, match=r"wants mean_bound and cov_bound .* or bound .*: it has mean_bound, bound"):
+    with pytest.raises(ConfigError, match=r"takes mean_bound and cov_bound .* or bound .*: given are mean_bound"):
         tiny.config("kl", "CartPole-v1", mean_bound=0.1)
     config = tiny.config("kl", mean_bound=0.2, cov_bound=0.1)
     layer = find("kl").algorithm(config, obs_size=2, head=CategoricalHead((3,), (0,)))

@@ -32,7 +32,7 @@ WHOLE = b'{"config": {"method": "kl", "env_id": "Hopper-v4", "seed": 0, "total_s
         (b'{"config": {"mehtod": "kl"}}', RecordError, "method should be of type str, found 'None'"),
         (WHOLE % b'"mean_bond": 1', ConfigError, r"config\.json: there is no setting 'mean_bond'; did you mean"),
         (WHOLE % b'"plugins": 1, "method": "kk"', ConfigError, "there is no method 'kk'"),
-        (WHOLE % b'"ratio_clip": 0.2', ConfigError, "ratio_clip means nothing to method 'kl'"),
+        (WHOLE % b'"ratio_clip": 0.2', ConfigError, "ratio_clip does not apply to method 'kl'"),
         (WHOLE % b'"seed": -1', RecordError, "seed or total_steps out of range"),
         (WHOLE % b'"discount": 2', ConfigError, "discount must be at most 1"),
     ],

@@ -75,7 +75,7 @@ def test_the_nearer_setting_is_stronger(tmp_path):
         ('methods = ["kl"]', "says no tasks"),
         (
             'methods = ["ppo"]\ntasks = ["Ant-v4"]\n[settings]\nmean_bound = 0.1',
-            "mean_bound means nothing to method 'ppo'",
+            "mean_bound does not apply to method 'ppo'",
         ),
         ('methods = ["kl", "kl"]\ntasks = ["Ant-v4"]', "two runs are the same"),
         ('[variant."a/b"]\ndiscount = 0.5', "cannot name a folder"),

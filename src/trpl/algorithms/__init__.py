@@ -14,12 +14,12 @@ __all__ = ["Algorithm", "Batch", "make_algorithm"]
 def make_algorithm(config: Config, *, obs_size: int, head: Head) -> Algorithm:
     """Make the algorithm of `config.method`.
 
-    Kept for the last few configurations, so that going on with a run in the same process does not compile it again.
+    The last few algorithms are cached, so that resuming a run in the same process does not compile it again.
 
     Args:
         config: The settings.
         obs_size: The length of an observation.
-        head: What the policy ends in, by the task's action space.
+        head: The policy head for the task's action space.
 
     Returns:
         The algorithm.

@@ -1,8 +1,8 @@
 """A slow anchor: the trust region around an exponential moving average of past policies, not around the last one.
 
-The data are still the last policy's, and importance ratios are taken to it. Only what the projection holds on to, and
-what the audit measures from, is the average. Its weights go a share 1 − `anchor_decay` towards the policy's after each
-update.
+The last policy still collects the data, and importance ratios are taken with respect to it. The average replaces it
+only as the centre of the projection and of the audit. After each update the average moves towards the policy by a
+share 1 − `anchor_decay`.
 """
 
 import jax
@@ -14,7 +14,7 @@ from trpl.methods.trust_region import TrustRegion
 
 
 def around_anchor(improve: Improve, learner: Learner[TrustRegion]) -> Improve:
-    """Let `improve` hold on to the anchor of the state where the settings ask for one."""
+    """Wrap `improve` so that its trust region is around the anchor; return it unchanged without `anchor_decay`."""
     decay = learner.config.anchor_decay
     if decay is None:
         return improve

@@ -1,9 +1,9 @@
-"""What an algorithm is, for the training loop.
+"""The interface between an algorithm and the training loop.
 
-An algorithm is two functions. `init` makes a state, any pytree of arrays (a NamedTuple as a rule) with a field
-`policy`: the weights that act. `update` is one epoch's learning, a compiled function behind the drawing of random
-orders. Everything that must survive a restart is in the state; everything random comes from the generator. The loop
-knows no algorithm by name.
+An algorithm is two functions. `init` makes a state: any pytree of arrays (usually a NamedTuple) with a field `policy`,
+the weights that act. `update` learns from one epoch: it draws random orders on the host and calls a compiled function.
+The state holds everything that must survive a restart; all randomness comes from the generator. The loop knows no
+algorithm by name.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ Metrics = dict[str, Array]
 
 
 class Batch(NamedTuple):
-    """Hold one epoch's experience, time-major [T, N, ...]: a `trpl.rollouts.Rollout` without its finished episodes.
+    """One epoch's experience, time-major [T, N, ...]: a `trpl.rollouts.Rollout` without its finished episodes.
 
     The arrays are NumPy's until a compiled update takes them.
 
     Args:
-        observations: What the policy saw.
-        next_observations: The true next ones, before any reset.
-        actions: The actions taken, raw.
-        rewards: The rewards, normalised where rewards are.
+        observations: The policy's inputs.
+        next_observations: The next observations, before any reset.
+        actions: The raw actions.
+        rewards: The rewards, normalised if the settings say so.
         terminated: Whether a step ended its episode.
-        truncated: Whether a step met a time limit.
+        truncated: Whether a step reached a time limit.
     """
 
     observations: Array
@@ -52,12 +52,12 @@ class Batch(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """Join a policy network and how it learns.
+    """A policy network and the functions that train it.
 
     Args:
         policy: The network.
-        init: A function from a random key to the state that learning starts from.
-        update: A function from state, batch and generator to the next state and scalars by name; it consumes the state.
+        init: Maps a random key to the initial state.
+        update: Maps state, batch and generator to the next state and scalars by name; donates the state's buffers.
     """
 
     policy: PolicyNetwork

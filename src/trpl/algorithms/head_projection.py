@@ -1,7 +1,7 @@
-"""PAPI's projection: a mean head and one covariance into a trust region on the KL expected over states.
+"""PAPI's projection of a mean head and a shared covariance onto a trust region on the KL expected over states.
 
-The mean head is linear in the features, so with features held the expected KL is a quadratic in the head, and its
-coefficients are averages over states that need to be taken only once.
+The mean head is linear in the features. With the features fixed, the expected KL is therefore quadratic in the head,
+and its coefficients are averages over states that are computed once.
 """
 
 from typing import NamedTuple
@@ -14,18 +14,18 @@ from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, kl_cov
 from trpl.projections.entropy import control_entropy
 
 MAX_ROUNDS = 20
-SLACK = 1e-5  # what counts as met when rounds are counted, well inside what `papi.ROUNDING` leaves to rounding
+SLACK = 1e-5  # tolerance at which the rounds stop, well below the share `papi.ROUNDING` of the bound
 
 
 class Candidate(NamedTuple):
-    """What the projection moves: the mean head, bias in its last row, and the covariance (as a Gaussian's scale)."""
+    """The projection's variables: the mean head, bias in its last row, and the covariance (as a Gaussian's scale)."""
 
     head: Array
     shape: Gaussian
 
 
 class Limits(NamedTuple):
-    """The largest expected KL to q, and the least entropy."""
+    """The upper bound on the expected KL to q and the lower bound on the entropy."""
 
     kl: float | Array
     entropy: Array
@@ -46,7 +46,7 @@ class Region(NamedTuple):
 
     @classmethod
     def of(cls, old: Gaussian, head: Array, features: Array) -> "Region":
-        """Average over the states whose features [n, k] are given, 1 appended; `head` is A′, [k, actions]."""
+        """Average over states, given their features [n, k] with 1 appended; `head` is A′, [k, actions]."""
         shift = whiten(old, features @ head - old.mean)
         num_states = len(features)
         return cls(
@@ -59,7 +59,7 @@ class Region(NamedTuple):
 
 
 def project(candidate: Candidate, region: Region, limits: Limits) -> tuple[Candidate, Array]:
-    """Repeat `project_once` until both limits hold, at most 20 times; what is within them is returned bit for bit."""
+    """Repeat `project_once` until both limits hold, at most 20 times; return a feasible candidate bit for bit."""
 
     def violated(carry):
         candidate, num_rounds = carry
@@ -80,7 +80,7 @@ def expected_kl(candidate: Candidate, region: Region) -> Array:
 
 
 def project_once(candidate: Candidate, region: Region, limits: Limits) -> Candidate:
-    """Do one round, differentiable: lift the covariance to the entropy bound, pull it to q's, then the head to A′.
+    """Do one differentiable round: raise the covariance to the entropy bound, pull it to q's, then the head to A′.
 
     With m + r + e > ε: Σ ← (1 − η)Σ_q + ηΣ, η = (ε − min(m, m′))/(m + r + e − min(m, m′)). r is linear in Σ and e
     convex, so r + e falls at least to ε − min(m, m′). Where that is not enough, A ← (1 − η)A′ + ηA with η the larger
@@ -107,7 +107,7 @@ def project_once(candidate: Candidate, region: Region, limits: Limits) -> Candid
 
 
 def mean_terms(head: Array, region: Region) -> tuple[Array, Array]:
-    """Compute ½⟨D, gram·D⟩ and ⟨D, cross⟩ of `Region`: the quadratic and linear terms of m on the way from A′."""
+    """Compute ½⟨D, gram·D⟩ and ⟨D, cross⟩ of `Region`: the quadratic and linear terms of m along the step from A′."""
     way = whiten(region.old, head - region.head)
     return 0.5 * jnp.vdot(way, region.gram @ way), jnp.vdot(way, region.cross)
 

@@ -1,4 +1,4 @@
-"""The skeleton of an update, which all algorithms here share; an algorithm gives `improve`, the part that is its own.
+"""The skeleton of an update, shared by all algorithms; an algorithm supplies only its own step, `improve`.
 
 samples with advantages → value function → improve(state, samples, orders, learning_rate) → measurements
 """
@@ -27,7 +27,7 @@ C = TypeVar("C", bound=Config)
 
 
 class LearnerState(NamedTuple):
-    """Everything an update changes and a restart needs."""
+    """Everything that an update changes and a restart needs."""
 
     policy: Weights
     policy_optimiser: Any
@@ -35,11 +35,11 @@ class LearnerState(NamedTuple):
     value_optimiser: Any
     initial_entropy: Array  # H₀, of the policy before the first update
     epoch: Array  # updates done
-    anchor: Weights | None = None  # slow average of the policy, where the trust region is around one
+    anchor: Weights | None = None  # moving average of past policies, if the trust region is around one
 
 
 class Samples(NamedTuple):
-    """A rollout as n = T·N samples, with what the old networks say about them."""
+    """A rollout as n = T·N samples, with the old networks' values and log-densities."""
 
     observations: Array
     actions: Array
@@ -51,13 +51,13 @@ class Samples(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The learning rates of an epoch; `policy` is None where no optimiser moves the policy."""
+    """The learning rates of an epoch; `policy` is None if no optimiser trains the policy."""
 
     policy: Array | None
     value: Array
 
 
-Improve = Callable[[LearnerState, Samples, Orders[Array], Any], tuple[LearnerState, Metrics]]  # the last: its rate
+Improve = Callable[[LearnerState, Samples, Orders[Array], Any], tuple[LearnerState, Metrics]]  # Any: learning rate
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Learner(Generic[C]):
 
         Args:
             config: The settings of a run.
-            obs_size: Numbers in an observation.
-            head: What the policy ends in, by the task's action space; the settings shape its covariance.
-            value_clip: Where given, the value function gains nothing from moving further than this in an epoch.
+            obs_size: The length of an observation.
+            head: The policy head for the task's action space; the settings shape its covariance.
+            value_clip: If given, the change of a value per epoch beyond which the value loss gains nothing.
         """
         head = head.shaped(covariance=config.covariance, contextual=config.contextual, initial_std=config.initial_std)
         policy = PolicyNetwork(obs_size=obs_size, head=head, hidden_sizes=config.hidden_sizes)
@@ -86,7 +86,7 @@ class Learner(Generic[C]):
         return cls(config, policy, value, adam(config.gradient_clip), value_clip)
 
     def algorithm(self, improve: Improve, *, passes: Orders[int | None]) -> Algorithm:
-        """Make an algorithm of `improve`; `passes` says how often each phase goes over the rollout."""
+        """Make an algorithm from `improve`; `passes` gives the number of passes over the rollout per phase."""
 
         def epoch(state: LearnerState, batch: Batch, orders: Orders[Array]) -> tuple[LearnerState, Metrics]:
             return self.epoch(state, batch, orders, improve)
@@ -94,7 +94,7 @@ class Learner(Generic[C]):
         return Algorithm(self.policy, self.init, self.compiled(epoch, passes=passes))
 
     def compiled(self, epoch: Callable[[Any, Batch, Any], tuple[Any, Metrics]], *, passes: Orders[int | None]) -> Any:
-        """Compile `epoch(state, batch, orders)`, which consumes its state, behind the drawing of the orders."""
+        """Compile `epoch(state, batch, orders)`, donating the state; orders are drawn on the host."""
         learn = jax.jit(epoch, donate_argnums=0)
 
         def update(state: Any, batch: Batch, rng: np.random.Generator) -> tuple[Any, Metrics]:
@@ -104,7 +104,7 @@ class Learner(Generic[C]):
         return update
 
     def init(self, key: Array) -> LearnerState:
-        """Draw initial weights."""
+        """Draw the initial weights."""
         policy_key, value_key = jax.random.split(key)
         policy, value = self.policy.init(policy_key), self.value.init(value_key)
         return LearnerState(
@@ -126,7 +126,7 @@ class Learner(Generic[C]):
         *,
         rate_factor: Array | None = None,
     ) -> tuple[LearnerState, Metrics]:
-        """Do one update: advantages, value function, `improve`, measurements of the policy that acts next."""
+        """Do one update: advantages, value function, `improve`, measurements of the new policy."""
         samples = self.samples(state, batch)
         state = self.begin(state, samples.old)
         rates = learning_rates(self.config, state.epoch, factor=rate_factor)
@@ -144,7 +144,7 @@ class Learner(Generic[C]):
         return state._replace(epoch=state.epoch + 1), metrics
 
     def samples(self, state: LearnerState, batch: Batch) -> Samples:
-        """Flatten a rollout: advantages and returns by the old value function, log-densities by the old policy."""
+        """Flatten a rollout; add advantages and returns by the old value function, log-densities by the old policy."""
         values = self.value(state.value, batch.observations)
         advantages = generalised_advantages(
             batch.rewards,
@@ -169,14 +169,14 @@ class Learner(Generic[C]):
         )
 
     def begin(self, state: LearnerState, old: Policy) -> LearnerState:
-        """Note the initial entropy, in the first update only."""
+        """Record the initial entropy in the first update."""
         first = state.epoch == 0
         return state._replace(initial_entropy=jnp.where(first, entropy(old).mean(), state.initial_entropy))
 
     def fit_value(
         self, state: LearnerState, samples: Samples, *, orders: Array, learning_rate: Array
     ) -> tuple[LearnerState, Array]:
-        """Fit the value function to the returns; gives the last pass's loss too."""
+        """Fit the value function to the returns; return the loss of the last pass too."""
 
         def loss(weights, minibatch):
             observations, returns, old_values = minibatch
@@ -196,7 +196,7 @@ class Learner(Generic[C]):
     def fit_policy(
         self, loss: Loss, state: LearnerState, data: Any, *, orders: Array, learning_rate: Array
     ) -> tuple[LearnerState, Metrics]:
-        """Minimise `loss(weights, minibatch)` over the policy's weights, its optimiser going on."""
+        """Minimise `loss(weights, minibatch)` over the policy's weights, continuing its optimiser state."""
         policy, optimiser_state, report = self._fit(
             loss, state.policy, state.policy_optimiser, data, orders=orders, learning_rate=learning_rate
         )
@@ -205,7 +205,7 @@ class Learner(Generic[C]):
     def fit_afresh(
         self, loss: Loss, weights: Any, data: Any, *, orders: Array, learning_rate: Array
     ) -> tuple[Any, Metrics]:
-        """Minimise `loss(weights, minibatch)` over any weights, by an optimiser that starts anew."""
+        """Minimise `loss(weights, minibatch)` over any weights, with a fresh optimiser state."""
         start = self.optimiser.init(weights)
         weights, _, report = self._fit(loss, weights, start, data, orders=orders, learning_rate=learning_rate)
         return weights, report
@@ -220,20 +220,20 @@ class Learner(Generic[C]):
 
 
 def rows(policy: Policy) -> tuple[Array, ...]:
-    """Take the arrays that a batch of policies has per state, without those that all states share."""
+    """Return the arrays of a batch of policies that have a row per state, without those shared by all states."""
     family = family_of(policy)
     return tuple(x for x, core in zip(family.arrays(policy), family.cores, strict=True) if x.ndim > core)
 
 
 def from_rows(parts: tuple[Array, ...], like: Policy) -> Policy:
-    """Rebuild the policy of a minibatch of `rows(like)`."""
+    """Rebuild the policy of a minibatch from its `rows`, with the shared arrays of `like`."""
     family, left = family_of(like), iter(parts)
     every = zip(family.arrays(like), family.cores, strict=True)
     return family.make([next(left) if x.ndim > core else x for x, core in every])
 
 
 def kl_by_parts(policy: Policy, old: Policy) -> Parts:
-    """Compute KL(policy‖old) by parts; where there is no mean and covariance, all of it stands in the mean part."""
+    """Compute KL(policy‖old) by parts; for a non-Gaussian policy all of it is in the mean part."""
     if isinstance(policy, DiagGaussian | FullGaussian):
         return kl_parts(policy, old)
     whole = kl(policy, old)
@@ -241,7 +241,7 @@ def kl_by_parts(policy: Policy, old: Policy) -> Parts:
 
 
 def learning_rates(config: Config, epoch: Array, *, factor: Array | None = None) -> Rates:
-    """Compute this epoch's rates: constant, or falling linearly to 0 over the run; times `factor` where given."""
+    """Compute this epoch's rates: constant, or falling linearly to 0 over the run; times `factor` if given."""
     left = 1.0 - epoch / config.num_epochs if config.learning_rate_decay else jnp.ones(())
     value = config.learning_rate_vf * left
     policy = config.learning_rate * left if isinstance(config, PolicyEpochs) else None
@@ -251,7 +251,7 @@ def learning_rates(config: Config, epoch: Array, *, factor: Array | None = None)
 
 
 def policy_measurements(policy: Policy, old: Policy) -> Metrics:
-    """Measure how far the policy that acts next is from the one that collected the data, and how broad it is."""
+    """Measure how far the new policy is from the one that collected the data, and how broad it is."""
     divergence = kl(policy, old)
     found = {"kl": divergence.mean(), "kl_max": divergence.max(), "entropy": entropy(policy).mean()}
     std = deviations(policy)
@@ -259,7 +259,7 @@ def policy_measurements(policy: Policy, old: Policy) -> Metrics:
 
 
 def deviations(policy: Policy) -> Array | None:
-    """Find the standard deviations of a policy, or of its first Gaussian part; None where it has none."""
+    """Return the standard deviations of a policy, or of its first Gaussian part; None without one."""
     if isinstance(policy, Product):
         return next((std for part in policy.parts if (std := deviations(part)) is not None), None)
     if isinstance(policy, FullGaussian):
@@ -268,7 +268,7 @@ def deviations(policy: Policy) -> Array | None:
 
 
 def distance_measurements(prefix: str, distance: Parts) -> Metrics:
-    """Take mean and largest value over states of a distance by parts, e.g. `before_mean`, `before_mean_max`."""
+    """Return mean and maximum over states of a distance by parts, e.g. `before_mean`, `before_mean_max`."""
     return {
         f"{prefix}_mean": distance.mean.mean(),
         f"{prefix}_mean_max": distance.mean.max(),

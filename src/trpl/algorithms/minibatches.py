@@ -1,7 +1,7 @@
 """Gradient steps over shuffled minibatches: every epoch of a fit in one compiled loop.
 
 The random orders are drawn on the host (sorting random keys on the device costs as much as the updates), the data are
-permuted once per epoch and then only sliced, and Adam works on one flat vector.
+permuted once per epoch and then only sliced, and Adam runs on one flat vector.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class Orders(NamedTuple, Generic[T]):
-    """One entry per phase of an update: its number of passes over the rollout, or the random orders of these passes.
+    """One entry per phase of an update: its number of passes over the rollout, or their random orders.
 
-    Phases that an algorithm does not have are None.
+    Phases that an algorithm lacks are None.
     """
 
     value: T
     policy: T | Any = None
-    after: T | Any = None  # a phase after the policy epochs: full regression, PAPI's steps through its projection
+    after: T | Any = None  # a phase after the policy epochs: full regression, or PAPI's steps through its projection
 
 
 def draw_orders(rng: np.random.Generator, num_epochs: int, size: int) -> np.ndarray:
@@ -35,7 +35,7 @@ def draw_orders(rng: np.random.Generator, num_epochs: int, size: int) -> np.ndar
 
 
 def adam(gradient_clip: float | None = None) -> optax.GradientTransformation:
-    """Make Adam with ε = 1e-5 on one flat vector, without its learning rate, which `fit` takes as an argument."""
+    """Make Adam with ε = 1e-5 on one flat vector, without a learning rate: `fit` applies it."""
     steps = [optax.scale_by_adam(eps=ADAM_EPS)]
     if gradient_clip is not None:
         steps.insert(0, optax.clip_by_global_norm(gradient_clip))
@@ -55,8 +55,8 @@ def fit(
 ) -> tuple[Any, Any, dict[str, Array]]:
     """Minimise `loss` over `data` (pytree of [n, ...]) in the given orders [num_epochs, n].
 
-    Where `minibatch_size` does not divide n, the last minibatch of an epoch is smaller. Returns weights, optimiser
-    state, and the reported scalars averaged over the minibatches of the last epoch.
+    If `minibatch_size` does not divide n, the last minibatch of an epoch is smaller. Returns weights, optimiser state,
+    and the reported scalars averaged over the minibatches of the last epoch.
     """
     num_samples = orders.shape[1]
     num_whole, rest = divmod(num_samples, minibatch_size)

@@ -2,10 +2,10 @@
 
 The bound ε is on the KL to the policy q that collected the data, **expected** over the rollout's states. PPO runs its
 epochs; the newest of its snapshots within the bound is the intermediate policy. Then the mean head and the covariance,
-which is one for all states, are projected so that the bound holds and the entropy does not fall too fast.
+which all states share, are projected so that the bound holds and the entropy does not fall too fast.
 
 `papi` projects the intermediate policy, as in the experiments of the trust-region layers' paper. `papi-gradient` first
-improves head and covariance by gradient steps through the projection, as PAPI was first published.
+improves head and covariance by gradient steps through the projection, as in the original publication.
 """
 
 import math
@@ -28,12 +28,12 @@ from trpl.policies.networks import PolicyNetwork, Weights, hidden
 from trpl.policies.weights import affine
 
 MANY_REJECTED, LEARNING_RATE_CUT = 4, 0.8
-ROUNDING = 1e-4  # share of the bound left to rounding: projected onto ε(1 − this), policies stay within ε as measured
-ENTROPY_FALL = math.log(2.0)  # nats per action dimension: entropy is bounded once standard deviations have halved
+ROUNDING = 1e-4  # relative margin for rounding: projecting onto ε(1 − this) keeps the measured KL within ε
+ENTROPY_FALL = math.log(2.0)  # nats per action dimension: the entropy is bounded once standard deviations have halved
 
 
 class PapiState(NamedTuple):
-    """What every learner has, and the factor by which roll-backs have cut its learning rates."""
+    """The learner's state, and the factor by which roll-backs have cut its learning rates."""
 
     learner: LearnerState
     learning_rate_factor: Array
@@ -45,7 +45,7 @@ class PapiState(NamedTuple):
 
 
 def make(config: Papi, *, obs_size: int, head: GaussianHead, through_projection: bool = False) -> Algorithm:
-    """Make PAPI from its settings; `through_projection` improves head and covariance before they are projected."""
+    """Make PAPI from its settings; `through_projection` selects `papi-gradient`."""
     learner = Learner.of(config, obs_size=obs_size, head=head, value_clip=config.value_clip)
 
     def init(key: Array) -> PapiState:
@@ -66,7 +66,7 @@ def make(config: Papi, *, obs_size: int, head: GaussianHead, through_projection:
 def improve_within(
     learner: Learner[Papi], state: LearnerState, samples: Samples, *, orders: Orders[Array], learning_rate: Array
 ) -> tuple[LearnerState, Metrics]:
-    """Run PPO's epochs, roll back to the bound, project head and covariance; `orders.after` improves them first."""
+    """Run PPO's epochs, roll back to the bound, improve through the projection given `orders.after`, and project."""
     config, policy = learner.config, learner.policy
     limit = config.bound * (1.0 - ROUNDING)
     snapshots, report = snapshots_of_ppo(learner, state, samples, orders=orders.policy, learning_rate=learning_rate)
@@ -94,7 +94,7 @@ def improve_within(
 
     divergence = kl_parts(policy(weights, samples.observations), samples.old)
     metrics = {
-        **distance_measurements("after", divergence),  # the projection is what acts
+        **distance_measurements("after", divergence),  # of the projected policy, which acts next
         "policy_loss": report["policy_loss"],
         "bound": jnp.asarray(config.bound),
         "ppo_kl": snapshots.kl[-1],
@@ -116,7 +116,7 @@ class Snapshots(NamedTuple):
 def snapshots_of_ppo(
     learner: Learner[Papi], state: LearnerState, samples: Samples, *, orders: Array, learning_rate: Array
 ) -> tuple[Snapshots, Metrics]:
-    """Run PPO's epochs on the clipped surrogate; gives what the last of them reports too."""
+    """Run PPO's epochs on the clipped surrogate; return the metrics of the last epoch too."""
 
     def epoch(running, order):
         running, report = fit_clipped(learner, running, samples, orders=order[None], learning_rate=learning_rate)
@@ -129,9 +129,9 @@ def snapshots_of_ppo(
 
 
 def roll_back(state: LearnerState, snapshots: Snapshots, *, limit: float | Array) -> tuple[LearnerState, Array]:
-    """Take the newest snapshot whose mean KL to q is within the limit, with its optimiser; q and its own if none is.
+    """Return to the newest snapshot whose mean KL to q is within the limit, with its optimiser; to q if there is none.
 
-    Returns the number of snapshots rejected too.
+    Returns the state and the number of rejected snapshots.
     """
     fits = snapshots.kl <= limit
     num_rejected = jnp.argmax(jnp.append(fits[::-1], True))  # newest first; q, after the oldest, always fits
@@ -145,14 +145,14 @@ def roll_back(state: LearnerState, snapshots: Snapshots, *, limit: float | Array
 
 
 def learning_rate_cut(num_rejected: Array) -> Array:
-    """Cut both learning rates to 0.8 after four or more rejected snapshots: steps were too long."""
+    """Return the factor on both learning rates: 0.8 after four or more rejected snapshots, 1 otherwise."""
     return jnp.where(num_rejected >= MANY_REJECTED, LEARNING_RATE_CUT, 1.0)
 
 
 def minimum_entropy(old: Gaussian, *, initial_entropy: Array, bound: float) -> Array:
-    """Give H(q) − ε once the entropy has fallen by log 2 per action dimension since the start, −∞ before.
+    """Return H(q) − ε once the entropy has fallen by log 2 per action dimension since the start, −∞ before.
 
-    A fall is a difference, so it means the same whatever the signs of the entropies are.
+    A fall is a difference, so the rule does not depend on the signs of the entropies.
     """
     present = entropy(old)
     fallen = initial_entropy - present > ENTROPY_FALL * old.dim
@@ -160,7 +160,7 @@ def minimum_entropy(old: Gaussian, *, initial_entropy: Array, bound: float) -> A
 
 
 def region_of(policy: PolicyNetwork, weights: Weights, samples: Samples) -> tuple[Region, Array]:
-    """Build the region for the intermediate policy's `weights`; gives its features with 1 appended too."""
+    """Build the region for the intermediate policy's `weights`; return its features with 1 appended too."""
     features = hidden(weights, samples.observations)
     features = jnp.concatenate([features, jnp.ones_like(features[:, :1])], axis=1)
     weight, bias = affine(weights, "mean")
@@ -178,7 +178,7 @@ def ascend(
     orders: Array,
     learning_rate: Array,
 ) -> Candidate:
-    """Improve head and covariance by gradient steps through the projection, features held; Adam starts afresh."""
+    """Improve head and covariance by gradient steps through the projection, with fixed features and a fresh Adam."""
 
     head = gaussian_head(learner.policy)
 
@@ -200,12 +200,12 @@ def ascend(
 
 
 def gaussian_head(policy: PolicyNetwork) -> GaussianHead:
-    """Give the head of a Gaussian policy, which `Method.needs_gaussian` has made sure of."""
+    """Return the head of a policy that `Method.needs_gaussian` guarantees to be Gaussian."""
     assert isinstance(policy.head, GaussianHead)
     return policy.head
 
 
 def with_head(policy: PolicyNetwork, weights: Weights, candidate: Candidate) -> Weights:
-    """Put the candidate's mean head and covariance into `weights`."""
+    """Write the candidate's mean head and covariance into `weights`."""
     weights = weights | {"mean/weight": candidate.head[:-1], "mean/bias": candidate.head[-1]}
     return policy.settle(weights, candidate.shape)

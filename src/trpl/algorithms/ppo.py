@@ -1,6 +1,6 @@
-"""PPO with its code-level options, and PPO-M without them: the difference lies in the configuration alone.
+"""PPO with its code-level options, and PPO-M without them: only the configurations differ.
 
-Options beyond the clipped ratio: clipped value loss, decaying learning rates (here), normalised and clipped rewards
+Options beyond the clipped ratio: clipped value loss and decaying learning rates (here), normalised and clipped rewards
 and clipped observations (in the rollouts).
 """
 

@@ -22,7 +22,7 @@ from trpl.policies.heads import Head
 
 
 def make(config: TrustRegion, *, obs_size: int, head: Head, layer: LayerSpec) -> Algorithm:
-    """Make the update of the paper from its settings, the policy's head and the kind of its layer."""
+    """Make the paper's update for one kind of layer."""
     learner = Learner.of(config, obs_size=obs_size, head=head)
     made = make_layer(layer, config, head)
 
@@ -34,7 +34,7 @@ def make(config: TrustRegion, *, obs_size: int, head: Head, layer: LayerSpec) ->
 
 
 def make_layer(layer: LayerSpec, config: TrustRegion, head: Head) -> Any:
-    """Make the method's layer: for a policy that is no Gaussian, the one with a bound on the whole KL."""
+    """Make the method's layer; a non-Gaussian policy gets the one with a single bound on the whole KL."""
     settings = config.to_json()
     if not isinstance(config, SeparateKL):
         return layer.build(trpl.jax, settings)
@@ -54,7 +54,7 @@ def improve_through(
     orders: Orders[Array],
     learning_rate: Array,
 ) -> tuple[LearnerState, Metrics]:
-    """Run policy epochs through the layer, set the covariance to its projection, audit the result."""
+    """Run policy epochs through the layer, set the shared covariance to its projection, and audit the result."""
     config, policy = learner.config, learner.policy
     target = entropy_target(state, config=config, action_size=policy.head.action_size)
     project = projection(layer, target, config=config)
@@ -88,7 +88,7 @@ def fit_projected(
     orders: Array,
     learning_rate: Array,
 ) -> tuple[LearnerState, Metrics]:
-    """Run policy epochs on the surrogate of the projected policy and its penalty (paper, eq. 12)."""
+    """Run policy epochs on the surrogate and the penalty of the projected policy (paper, eq. 12)."""
     config = learner.config
     penalty = released_penalty if config.get("released_penalty") else layer.penalty
 
@@ -121,9 +121,9 @@ def regress(
     orders: Array,
     learning_rate: Array,
 ) -> tuple[LearnerState, Array]:
-    """Pull the network to its own projection in supervised epochs (full regression); gives what distance is left.
+    """Pull the network to its own projection in supervised epochs (full regression); return the remaining distance.
 
-    Adam starts afresh each time: its targets are new.
+    Adam's state is fresh each time because the targets are new.
     """
 
     def loss(weights, minibatch):
@@ -137,7 +137,7 @@ def regress(
 
 
 def entropy_target(state: LearnerState, *, config: TrustRegion, action_size: int) -> Array | None:
-    """Compute β of this epoch, None without entropy control; κ is meant per action dimension."""
+    """Compute this epoch's β, None without entropy control; κ is per action dimension."""
     if not config.entropy_controlled:
         return None
     return scheduled(
@@ -153,8 +153,7 @@ def entropy_target(state: LearnerState, *, config: TrustRegion, action_size: int
 def projection(layer: Any, target: Array | None, *, config: TrustRegion) -> Callable[[Policy, Policy], Policy]:
     """Make (predicted, old) ↦ projected, with this epoch's entropy target as equality or lower bound.
 
-    Where one KL bound holds for everything, no policy may exist that has the target's entropy too: then the nearest
-    entropy within the bound is asked for.
+    With one bound on the whole KL the target may be infeasible; then it is clipped to the nearest feasible entropy.
     """
     if target is None:
         return layer
@@ -171,8 +170,8 @@ def projection(layer: Any, target: Array | None, *, config: TrustRegion) -> Call
 def released_penalty(predicted: Gaussian, projected: Gaussian) -> Array:
     """Compute the Frobenius penalty of the authors' release, state by state.
 
-    Its gradient goes through the projection too, and with a covariance per state it has the squared difference of the
-    standard deviations (Cholesky factors) where the Frobenius norm of the covariances would be.
+    Its gradient also flows through the projection. For contextual covariances it has the squared difference of standard
+    deviations (Cholesky factors) in place of the Frobenius norm of the covariances' difference.
     """
     mean = mahalanobis(predicted, projected)
     if predicted.shares_covariance:

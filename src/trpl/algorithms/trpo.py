@@ -4,8 +4,8 @@ maximise E[ratio · A]  subject to  E[KL(π‖π_old)] ≤ ε over the rollout's
 
 The direction solves F x = g by conjugate gradients, F the Fisher matrix of the whole batch, never formed; the step is
 scaled to the bound of the quadratic model, then halved until the measured KL is within the bound and the surrogate has
-improved. As everywhere in this project the KL is that of the new policy to the old one; to second order the other
-direction is the same.
+improved. As everywhere in this project the KL is that of the new policy to the old one; to second order both
+directions agree.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from trpl.methods.trpo import Trpo
 from trpl.policies.heads import Head
 from trpl.policies.networks import PolicyNetwork, Weights
 
-SOLVED = 1e-10  # squared residual, relative to that of the start, at which conjugate gradients stop
+CG_TOLERANCE = 1e-10  # on the squared residual, relative to its start
 
 
 def make(config: Trpo, *, obs_size: int, head: Head) -> Algorithm:
@@ -39,7 +39,7 @@ def make(config: Trpo, *, obs_size: int, head: Head) -> Algorithm:
 
 
 def natural_step(learner: Learner[Trpo], state: LearnerState, samples: Samples) -> tuple[LearnerState, Metrics]:
-    """Find a direction by conjugate gradients and a length by the line search, and take the step."""
+    """Find a direction by conjugate gradients and a length by line search, and take the step."""
     config, network = learner.config, learner.policy
 
     def loss(weights):
@@ -84,8 +84,8 @@ def fisher_product(
 ) -> Callable[[Weights], Weights]:
     """Make v ↦ (F + damping·I) v with F = JᵀHJ: J the Jacobian of the network's outputs, H the Hessian of the KL there.
 
-    The KL is 0 and flat at the old policy, so this is its Hessian in the weights, exactly. The network is linearised
-    once.
+    The KL and its gradient vanish at the old policy, so F is exactly its Hessian in the weights. The network is
+    linearised once.
     """
     outputs, push = jax.linearize(lambda w: policy(w, samples.observations), weights)
     pull = jax.linear_transpose(push, weights)
@@ -99,7 +99,7 @@ def fisher_product(
 
 
 def conjugate_gradients(product: Callable[[Array], Array], target: Array, num_steps: int) -> Array:
-    """Solve product(x) = target approximately, in `num_steps` steps from 0, or fewer where that is enough."""
+    """Solve product(x) = target approximately, from 0, in at most `num_steps` steps."""
 
     def step(carry):
         x, residual, direction, norm, done = carry
@@ -110,7 +110,7 @@ def conjugate_gradients(product: Callable[[Array], Array], target: Array, num_st
         return x, residual, residual + next_norm / norm * direction, next_norm, done + 1
 
     start = jnp.vdot(target, target)
-    unsolved = lambda carry: (carry[4] < num_steps) & (carry[3] > SOLVED * start)  # noqa: E731
+    unsolved = lambda carry: (carry[4] < num_steps) & (carry[3] > CG_TOLERANCE * start)  # noqa: E731
     return lax.while_loop(unsolved, step, (jnp.zeros_like(target), target, target, start, 0))[0]
 
 
@@ -124,7 +124,7 @@ def line_search(
     bound: float,
     num_halvings: int,
 ) -> tuple[Weights, Metrics]:
-    """Take the longest of step, step/2, step/4, … that improves the loss within the bound; none where none does."""
+    """Take the longest of step, step/2, step/4, … that lowers the loss within the bound; stay if there is none."""
 
     def moved(share):
         return jax.tree.map(lambda w, s: w + share * s, weights, step)

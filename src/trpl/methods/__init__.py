@@ -1,4 +1,4 @@
-"""Methods: each is one value that says everything about it, and a registry of them that everything else reads."""
+"""Methods: one value per method holds everything about it, in a registry that all other code reads."""
 
 from trpl.methods.method import LayerSpec, Method, Style
 from trpl.methods.registry import find, methods, names, register

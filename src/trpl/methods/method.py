@@ -1,4 +1,4 @@
-"""What a method is: one value that everything else reads."""
+"""The value that describes a method."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trpl.settings import Config
 
 
 class Style(NamedTuple):
-    """Say how a method looks in figures.
+    """The look of a method in figures.
 
     Args:
         colour: The colour on a white page.
         dark: The colour on a dark page.
-        dash: The dashes in SVG's terms; "" is a solid line.
+        dash: The dash pattern as SVG writes it; "" is a solid line.
     """
 
     colour: str
@@ -27,13 +27,13 @@ class Style(NamedTuple):
 
 
 class LayerSpec(NamedTuple):
-    """Say which layer a method trains through.
+    """The layer that a method trains through.
 
     Args:
         kind: The name of a class in `trpl.jax` and in `trpl.torch`.
-        arguments: The layer's arguments, and the setting that gives each.
-        bounds_kl: Whether its bounds are of a KL divergence.
-        otherwise: What takes its place for policies that are no Gaussians, if anything does.
+        arguments: The setting that supplies each of the layer's arguments.
+        bounds_kl: Whether the layer bounds a KL divergence.
+        otherwise: The layer for non-Gaussian policies, if there is one.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class LayerSpec(NamedTuple):
     otherwise: LayerSpec | None = None
 
     def build(self, framework: Any, settings: Mapping[str, Any], **options: Any) -> Any:
-        """Make the layer of a framework, which does not look at values.
+        """Make the layer in one framework, without checks of values.
 
         Args:
             framework: The module `trpl.jax` or `trpl.torch`.
@@ -58,7 +58,7 @@ class LayerSpec(NamedTuple):
 
 
 def nothing_implied(table: str, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Imply no settings."""
+    """Return no implied settings."""
     return {}
 
 
@@ -67,24 +67,24 @@ class Method:
     """Everything trpl knows about a method; `register` makes it available everywhere.
 
     Args:
-        name: What it is called on the command line and in records.
-        settings: The dataclass of its settings: `Config`, `PolicyEpochs`, or one of its own derived from these.
-        make: `make(config, *, obs_size, head, **options)` gives its `Algorithm`; or "module:function", which is
-            imported when a run begins.
-        label: What it is called in tables and figures; the name in capitals by default.
-        style: How it looks in figures; by default colours that are left.
+        name: Its name on the command line and in records.
+        settings: The dataclass of its settings: `Config`, `PolicyEpochs`, or a subclass of these.
+        make: `make(config, *, obs_size, head, **options)`, which returns an `Algorithm`; or "module:function", imported
+            when a run begins.
+        label: Its name in tables and figures; the name in capitals by default.
+        style: Its look in figures; unused colours by default.
         options: Further arguments for `make`.
-        layer: The trust-region layer it trains through, which is handed to `make` too.
+        layer: The trust-region layer it trains through, also passed to `make`.
         columns: For each of the paper's tables ("mujoco", "humanoid", "reacher") the values that differ from the
-            defaults of `settings`; under "TABLE contextual" those that a covariance per state changes.
+            defaults of `settings`; under "TABLE contextual" those that differ for contextual covariances.
         source: Where these numbers come from; `{table}` and `{budget}` are filled in.
-        implied: `implied(table, overrides)` gives the settings that some overrides bring with them.
-        check: `check(values)` refuses settings that do not fit this method although others of its family take them.
+        implied: `implied(table, overrides)` returns the settings that some overrides imply.
+        check: `check(values)` refuses settings that this method does not take although others of its family do.
         row: Its row in the paper's Table 1, counted from 0; rows come in blocks of three.
-        contextual: Whether it can have a covariance per state.
-        needs_gaussian: Whether it serves Gaussian policies alone, not discrete, Beta and hybrid ones.
-        controls_entropy: Whether it is its method with entropy control, which the paper compares apart.
-        figures: Named figures that show it beside others.
+        contextual: Whether it supports contextual covariances.
+        needs_gaussian: Whether it is restricted to Gaussian policies, excluding discrete, Beta and hybrid ones.
+        controls_entropy: Whether it is the variant of a method with entropy control, which the paper compares apart.
+        figures: Named figures that include it.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Method:
             object.__setattr__(self, "label", self.name.upper())
 
     def configure(self, values: Mapping[str, Any]) -> Config:
-        """Make the configuration with these settings.
+        """Make a configuration from settings.
 
         Args:
             values: Settings by name.
@@ -125,18 +125,18 @@ class Method:
         return self.settings(method=self.name, **values)
 
     def algorithm(self, config: Config, *, obs_size: int, head: Head) -> Any:
-        """Make the algorithm for these settings.
+        """Make the algorithm for a configuration.
 
         Args:
             config: The settings.
             obs_size: The length of an observation.
-            head: What the policy ends in, by the task's action space.
+            head: The policy head for the task's action space.
 
         Returns:
-            What `make` gives: a `trpl.algorithms.base.Algorithm`.
+            The result of `make`: a `trpl.algorithms.base.Algorithm`.
 
         Raises:
-            ConfigError: The method is for Gaussian policies, and this is another.
+            ConfigError: The method needs a Gaussian policy, and the head is another.
         """
         if self.needs_gaussian and not head.gaussian:
             from trpl.methods.registry import methods
@@ -144,7 +144,7 @@ class Method:
             others = ", ".join(method.name for method in methods() if not method.needs_gaussian)
             raise ConfigError(
                 f"method {self.name!r} is for Gaussian policies, and the policy of {config.env_id} is a {head.words}:"
-                f" for it there are {others}"
+                f" use one of {others}"
             )
         make = self.make
         if isinstance(make, str):

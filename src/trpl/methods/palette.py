@@ -1,4 +1,4 @@
-"""Colours that colour-blind readers can tell apart too, after Okabe and Ito (2008): on white, and on a dark page."""
+"""A palette for colour-blind readers, after Okabe and Ito (2008): for white pages and for dark ones."""
 
 BLUE, VERMILION, GREEN = ("#0072b2", "#4aa8e0"), ("#d55e00", "#f0813a"), ("#009e73", "#2cc79a")
 PURPLE, ORANGE, SKY = ("#b45a8c", "#dd8fb8"), ("#b87f00", "#f0b429"), ("#3a9bd0", "#7cc7f0")

@@ -1,4 +1,4 @@
-"""PAPI as in the experiments of the trust-region layers' paper, and as it was first published."""
+"""PAPI as in the experiments of the trust-region layers' paper, and as originally published."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from trpl.settings import Real, setting
 
 @dataclass(frozen=True, kw_only=True)
 class Papi(Clipped):
-    """PPO's settings, and a bound on the expected KL."""
+    """PPO's settings and a bound on the expected KL."""
 
     bound: float = setting(0.015, "ε, bound on the whole KL", above=0.0, search=Real(2e-3, 0.2, log=True))
 
 
 def _shares_covariance(values: Mapping[str, Any]) -> None:
     if values.get("contextual"):
-        raise ConfigError("PAPI cannot project a covariance per state: it wants contextual false")
+        raise ConfigError("PAPI cannot project a covariance per state: contextual must be false")
 
 
 _columns = {table: {**values, **CODE_LEVEL} for table, values in COLUMNS.items()}

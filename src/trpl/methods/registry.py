@@ -1,8 +1,8 @@
-"""The methods there are: this package's own, those of installed plugins, and those registered by the user.
+"""The registry of methods: this package's own, those of installed plugins, and those that users register.
 
-A module beside this one registers its methods when it is imported, and is found by being there. Other packages name a
-module of theirs in the entry-point group `trpl.methods`; without a package, `--plugin FILE.py` or `--plugin MODULE` (or
-TRPL_PLUGINS in the environment, separated by commas) imports whatever registers methods.
+Modules beside this one register their methods on import and are discovered by location. Other packages name a module in
+the entry-point group `trpl.methods`. Without a package, `--plugin FILE.py` or `--plugin MODULE` (or TRPL_PLUGINS in the
+environment, separated by commas) imports any code that registers methods.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trpl.errors import ConfigError
 from trpl.messages import nearest
 from trpl.methods.method import LayerSpec, Method
 from trpl.settings import Config
-from trpl.settings.foreign import meant
+from trpl.settings.foreign import suggestion
 
 GROUP, VARIABLE = "trpl.methods", "TRPL_PLUGINS"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,49}")
@@ -33,21 +33,21 @@ _plugins: list[str] = []
 
 
 def register(method: Method) -> Method:
-    """Make a method available by its name: to the command line, sweeps, tuning, reports and figures.
+    """Make a method available by name: to the command line, sweeps, tuning, reports and figures.
 
     Args:
-        method: What it is; see `Method`.
+        method: The method.
 
     Returns:
         The method itself.
 
     Raises:
-        ValueError: The name is not one, or another method has it.
+        ValueError: The name is malformed or taken, or a setting has another type in another method.
     """
     if not NAME.fullmatch(method.name):
-        raise ValueError(f"a method's name is made of lower-case letters, digits, - and _; not {method.name!r}")
+        raise ValueError(f"a method's name consists of lower-case letters, digits, - and _; not {method.name!r}")
     if method.name in _methods and _methods[method.name] != method:
-        raise ValueError(f"there is a method {method.name!r} already")
+        raise ValueError(f"there already is a method {method.name!r}")
     for name in method.settings.names():
         found = _declaration(name)
         if found is not None and _kind(found[1], name) != _kind(method.settings, name):
@@ -104,13 +104,13 @@ def find(name: str) -> Method:
 
 
 def known(name: str) -> Method | None:
-    """Look up a method that may not be there: records may come from elsewhere.
+    """Look up a method of a record, which may come from elsewhere.
 
     Args:
         name: The name.
 
     Returns:
-        The method, or None.
+        The method, or None if it is not registered.
     """
     _load()
     return _methods.get(name)
@@ -120,7 +120,7 @@ def settings() -> dict[str, dataclasses.Field]:
     """List the settings of all methods.
 
     Returns:
-        The declarations by name, those that every method has first.
+        The declarations by name, the common ones first.
     """
     families = [Config, *(method.settings for method in methods())]
     return {field.name: field for family in reversed(families) for field in dataclasses.fields(family)} | {
@@ -129,31 +129,31 @@ def settings() -> dict[str, dataclasses.Field]:
 
 
 def layers() -> dict[str, LayerSpec]:
-    """List the trust-region layers, for other libraries' hosts.
+    """List the trust-region layers, for integrations.
 
     Returns:
-        Layers by the names of the methods that train through them.
+        The layers by the names of the methods that train through them.
     """
     return {method.name: method.layer for method in methods() if method.layer and not method.controls_entropy}
 
 
-def having(name: str) -> tuple[str, ...]:
+def methods_with(name: str) -> tuple[str, ...]:
     """List the methods that have a setting."""
     return tuple(method.name for method in methods() if name in method.settings.names())
 
 
 def check_names(given: Iterable[str]) -> None:
-    """Refuse settings that no method has, with the nearest right one.
+    """Refuse settings that no method has, and suggest the nearest name.
 
     Args:
         given: Names of settings.
 
     Raises:
-        ConfigError: One of them does not exist.
+        ConfigError: A setting does not exist.
     """
     for name in given:
         if name not in settings():
-            raise ConfigError(f"there is no setting {name!r}{meant(name, settings())}")
+            raise ConfigError(f"there is no setting {name!r}{suggestion(name, settings())}")
 
 
 def configure(method: str, values: Mapping[str, Any]) -> Config:
@@ -161,7 +161,7 @@ def configure(method: str, values: Mapping[str, Any]) -> Config:
 
     Args:
         method: The name of a method.
-        values: Settings by name; None for one that the method does not have is passed over.
+        values: Settings by name; a None for a setting that the method lacks is ignored.
 
     Returns:
         The configuration.
@@ -174,36 +174,36 @@ def configure(method: str, values: Mapping[str, Any]) -> Config:
     check_names(values)
     for name in values:
         if name not in own and values[name] is not None:
-            raise ConfigError(f"{name} means nothing to method {method!r}; it is for {', '.join(having(name))}")
+            raise ConfigError(f"{name} does not apply to method {method!r}, only to {', '.join(methods_with(name))}")
     return found.configure({name: value for name, value in values.items() if name in own and name != "method"})
 
 
 def config_from_json(values: Any) -> Config:
-    """Read back what `Config.to_json` gave, also of earlier versions.
+    """Read the output of `Config.to_json`, also of earlier versions.
 
     Args:
-        values: The content of a `config.json`, or of its settings.
+        values: The content of a `config.json`, or its settings.
 
     Returns:
         The configuration.
 
     Raises:
-        ConfigError: It holds settings that do not exist, or not with these values.
+        ConfigError: A setting does not exist, or its value is invalid.
     """
     if not isinstance(values, Mapping):
-        raise ConfigError(f"settings by name were wanted, not {values!r}")
+        raise ConfigError(f"expected settings by name, not {values!r}")
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return configure(str(given.get("method", "kl")), given)
 
 
 def load_plugin(word: str) -> None:
-    """Import a module, or a file that ends in .py, which registers methods.
+    """Import a module or a .py file that registers methods.
 
     Args:
         word: The module's name, or the file's path.
 
     Raises:
-        ConfigError: It cannot be imported.
+        ConfigError: The import fails.
     """
     if word in _plugins:
         return
@@ -212,7 +212,7 @@ def load_plugin(word: str) -> None:
             word = str(Path(word).resolve())
             spec = importlib.util.spec_from_file_location(Path(word).stem, word)
             if spec is None or spec.loader is None:
-                raise ImportError(f"{word} is no Python file")
+                raise ImportError(f"{word} is not a Python file")
             module = importlib.util.module_from_spec(spec)
             sys.modules[spec.name] = module
             spec.loader.exec_module(module)
@@ -224,17 +224,17 @@ def load_plugin(word: str) -> None:
 
 
 def plugins() -> tuple[str, ...]:
-    """List the plugins that were loaded by name, for processes started from this one.
+    """List the plugins that were loaded by name, to load them in child processes too.
 
     Returns:
-        The words they were loaded by.
+        Their module names and file paths.
     """
     return tuple(_plugins)
 
 
 @functools.cache
 def _load() -> None:
-    """Register what lies beside this module, what installed packages offer and what the environment names."""
+    """Import the modules beside this one, the installed entry points and the plugins named in the environment."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"trpl.methods.{module.name}")
     for entry in importlib.metadata.entry_points(group=GROUP):

@@ -1,4 +1,4 @@
-"""TRPO, which the paper does not have."""
+"""TRPO, which is not in the paper."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
 """Policy gradient through a trust-region layer, by region, with and without entropy control.
 
-Defaults are the paper's table of MuJoCo hyperparameters. To add a region: its settings, if it has any of its own, and
-one call of `_region` below.
+Defaults are the paper's table of MuJoCo hyperparameters. A new region takes a settings class, if it has settings of its
+own, and one call of `register_region` below.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class TrustRegion(PolicyEpochs):
-    """Settings of all methods that train through a layer."""
+    """Settings of all methods that train through a trust-region layer."""
 
-    entropy_schedule: str = setting("none", "course of the entropy bound", choices=SCHEDULES)
+    entropy_schedule: str = setting("none", "schedule of the entropy bound", choices=SCHEDULES)
     target_entropy: float | None = setting(
         None, "κ, final entropy per action dimension", optional=True, search=Real(-1.0, 1.0)
     )
@@ -45,7 +45,7 @@ class TrustRegion(PolicyEpochs):
     regression_epochs: int | None = setting(None, "supervised epochs of the full regression", least=1, optional=True)
     anchor_decay: float | None = setting(
         None,
-        "hold on to a moving average of past policies instead of the last one: the share of it that stays per epoch",
+        "anchor the trust region to a moving average of past policies: the average's decay per epoch",
         least=0.0,
         below=1.0,
         optional=True,
@@ -57,10 +57,10 @@ class TrustRegion(PolicyEpochs):
         return self.entropy_schedule != "none"
 
     def check_together(self) -> None:
-        """Refuse entropy control and regression that are only half configured.
+        """Refuse incomplete settings of entropy control and regression.
 
         Raises:
-            ConfigError: Something is missing, or given although it means nothing.
+            ConfigError: A setting is missing, or does not apply.
         """
         super().check_together()
         schedule = f"entropy_schedule {self.entropy_schedule!r}"
@@ -78,19 +78,19 @@ class TrustRegion(PolicyEpochs):
         else:
             self.need("regression_epochs", reason="regression 'full'")
             if self.regression_weight:
-                raise ConfigError("regression 'full' replaces the penalty: it wants regression_weight 0")
+                raise ConfigError("regression 'full' replaces the penalty: regression_weight must be 0")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ordered(TrustRegion):
-    """An entropy that is set before or after the trust region, not together with it."""
+    """Settings of regions that set the entropy before or after the projection, not jointly with it."""
 
     entropy_first: bool | None = setting(None, "set the entropy before the trust region, not after it", optional=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Separate(Ordered):
-    """A bound on the mean and another on the covariance."""
+    """Settings of regions with one bound on the mean and another on the covariance."""
 
     mean_bound: float = setting(0.03, "ε_μ, bound on the mean part", above=0.0, search=Real(3e-3, 0.3, log=True))
     cov_bound: float = setting(1e-3, "ε_Σ, bound on the covariance part", above=0.0, search=Real(1e-5, 1e-2, log=True))
@@ -98,7 +98,7 @@ class Separate(Ordered):
 
 @dataclass(frozen=True, kw_only=True)
 class SeparateKL(Ordered):
-    """The KL region: two bounds for a Gaussian; one, the sum of the two or given itself, for every other policy."""
+    """Settings of the KL region: two bounds for a Gaussian policy; otherwise one, their sum unless given."""
 
     mean_bound: float | None = setting(
         0.03, "ε_μ, bound on the mean part", above=0.0, optional=True, search=Real(3e-3, 0.3, log=True)
@@ -120,29 +120,29 @@ class SeparateKL(Ordered):
         return self.mean_bound + self.cov_bound
 
     def check_together(self) -> None:
-        """Refuse bounds of which some are missing, or too many given.
+        """Refuse a missing or a redundant bound.
 
         Raises:
-            ConfigError: There are neither the two bounds nor the one, or both.
+            ConfigError: Neither the two bounds nor the single one are given, or both are.
         """
         super().check_together()
         given = {name: self.get(name) is not None for name in ("mean_bound", "cov_bound", "bound")}
         if given["mean_bound"] != given["cov_bound"] or given["mean_bound"] == given["bound"]:
             raise ConfigError(
-                f"method {self.method!r} wants mean_bound and cov_bound (for a Gaussian policy), or bound (for every"
-                f" other): it has {', '.join(name for name in given if given[name]) or 'none of them'}"
+                f"method {self.method!r} takes mean_bound and cov_bound (for a Gaussian policy), or bound (for every"
+                f" other): given are {', '.join(name for name in given if given[name]) or 'none of them'}"
             )
 
     def refuse_one_bound(self) -> None:
-        """Refuse one bound for a Gaussian policy.
+        """Refuse a bound on the whole KL for a Gaussian policy.
 
         Raises:
-            ConfigError: It has one bound on the whole KL.
+            ConfigError: `bound` is given.
         """
         if self.bound is not None:
             raise ConfigError(
-                f"method {self.method!r} bounds mean and covariance of a Gaussian apart: it wants mean_bound and"
-                " cov_bound; one bound on the whole KL is method 'kl-joint'"
+                f"method {self.method!r} bounds mean and covariance of a Gaussian separately, by mean_bound and"
+                " cov_bound; for one bound on the whole KL use method 'kl-joint'"
             )
 
 
@@ -166,13 +166,13 @@ class Frobenius(Separate):
 
 @dataclass(frozen=True, kw_only=True)
 class Joint(TrustRegion):
-    """One bound on the whole KL."""
+    """Settings of the region with one bound on the whole KL."""
 
     bound: float = setting(0.031, "ε, bound on the whole KL", above=0.0, search=Real(3e-3, 0.3, log=True))
 
 
 FULL_REGRESSION: Values = {"regression": "full", "regression_weight": 0.0, "regression_epochs": 10}
-# Discrete tasks, of which the paper has none: tried on one seed of each task, none of those in results/discrete.
+# Discrete tasks, not in the paper: tuned on one seed of each task, none of those in results/discrete.
 DISCRETE: Mapping[str, Values] = {
     "control": {
         "bound": 0.05,
@@ -183,7 +183,7 @@ DISCRETE: Mapping[str, Values] = {
     },
     "lunar": {"bound": 0.05, "regression_weight": 1.0, "policy_epochs": 5, "learning_rate": 3e-4, "minibatch_size": 64},
 }
-# What choosing an entropy schedule brings with it, by table; the reacher's table has none, so it is the first's.
+# Settings that an entropy schedule implies, by table; the reacher's table has none and takes those of MuJoCo.
 _SCHEDULE = {"entropy_schedule": "exponential", "target_entropy": 0.0}
 ENTROPY: Mapping[str, Values] = {
     "mujoco": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
@@ -192,7 +192,7 @@ ENTROPY: Mapping[str, Values] = {
     "reacher": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
     "episodic": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
 }
-COLUMNS: Mapping[str, Values] = {  # what all regions share in the tables, where it is not the default
+COLUMNS: Mapping[str, Values] = {  # values common to all regions that differ from the defaults
     "humanoid": {"policy_epochs": 10, "learning_rate": 1e-4, "minibatch_size": 256},
     "reacher": {"learning_rate": 3e-4, "minibatch_size": 256},
     "episodic": {"learning_rate": 1e-3},
@@ -201,7 +201,7 @@ EPISODIC: Values = {"mean_bound": 0.05, "cov_bound": 5e-3}
 
 
 def implied(table: str, overrides: Values) -> Values:
-    """Say what choosing full regression or an entropy schedule brings with it unless it is given too."""
+    """Return the settings that full regression, an entropy schedule or a bound on the whole KL imply."""
     found = dict(FULL_REGRESSION) if overrides.get("regression") == "full" else {}
     if overrides.get("entropy_schedule", "none") != "none":
         found |= ENTROPY[table]
@@ -213,7 +213,7 @@ def implied(table: str, overrides: Values) -> Values:
 
 
 def needs_schedule(values: Values, *, plain: str) -> None:
-    """Refuse entropy control without a schedule: that is the method `plain`."""
+    """Refuse a `-e` method without a schedule: it would be the method `plain`."""
     if values.get("entropy_schedule", "none") == "none":
         raise ConfigError(f"method '{plain}-e' controls the entropy; without a schedule it is {plain!r}")
 
@@ -230,7 +230,7 @@ def register_region(
     rows: tuple[int, int] | None = None,
     dash: str = "",
 ) -> None:
-    """Register the method of a region and, where the paper has it, the one with entropy control (`-e`, dashed)."""
+    """Register the method of a region and, if the paper has it, the one with entropy control (`-e`, dashed)."""
     columns = {table: {**COLUMNS.get(table, {}), **values} for table, values in columns.items()}
     common = {"settings": settings, "layer": layer, "make": "trpl.algorithms.trpl:make", "implied": implied}
     common["needs_gaussian"] = "bound" not in (layer.otherwise or layer).arguments

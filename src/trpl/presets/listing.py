@@ -16,7 +16,7 @@ SHOWN = (  # the rows of the paper's tables, in their order
 
 
 def all_presets() -> str:
-    """Show the tables of settings, and the named sweeps.
+    """Format the tables of settings, and the named sweeps.
 
     Returns:
         The text.
@@ -33,7 +33,7 @@ def all_presets() -> str:
 
 
 def one_preset(method: str, env_id: str) -> str:
-    """Show every setting of one method on one task, with what it means.
+    """Format every setting of one method on one task, with its help.
 
     Args:
         method: The name of a method.
@@ -49,7 +49,7 @@ def one_preset(method: str, env_id: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Write a setting's value as a person would."""
+    """Format a setting's value for people."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -60,6 +60,6 @@ def shown(value: Any) -> str:
 
 
 def aligned(rows: list[list[str]]) -> str:
-    """Write rows of cells as columns of one width."""
+    """Format rows of cells as aligned columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)

@@ -8,12 +8,12 @@ from trpl.methods.registry import check_names, configure, find
 from trpl.presets.tables import TABLES, table_of
 from trpl.settings import Config
 
-BOXED = {"action_units": "box", "clip_actions": True}  # tasks other than the paper's, whose boxes may be of any size
-AS_RELEASED = "as_released"  # short for all switches of the authors' release, wherever a preset's settings are given
+UNTABLED = {"action_units": "box", "clip_actions": True}  # for tasks outside the tables: their boxes may have any size
+AS_RELEASED = "as_released"  # override that sets all switches of the authors' release
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> None:
-    """Refuse what `preset` does not take: settings that no method has.
+    """Refuse overrides that `preset` does not take.
 
     Args:
         overrides: Settings by name.
@@ -23,7 +23,7 @@ def check_overrides(overrides: Mapping[str, Any]) -> None:
     """
     check_names(name for name in overrides if name != AS_RELEASED)
     if type(overrides.get(AS_RELEASED, True)) is not bool:
-        raise ConfigError(f"{AS_RELEASED} wants true or false, not {overrides[AS_RELEASED]!r}")
+        raise ConfigError(f"{AS_RELEASED} must be true or false, not {overrides[AS_RELEASED]!r}")
 
 
 def preset(method: str, env_id: str, **overrides: Any) -> Config:
@@ -31,9 +31,9 @@ def preset(method: str, env_id: str, **overrides: Any) -> Config:
 
     Args:
         method: The name of a method, for example "kl".
-        env_id: Gymnasium's name of the task. One that no table of the paper has gets the MuJoCo table's values.
-        **overrides: Settings by name. Some bring others with them: an entropy schedule its temperature, for example.
-            `as_released=True` stands for every `released_...` switch that the method has.
+        env_id: The task's Gymnasium name. A task outside the paper's tables gets the values of the MuJoCo table.
+        **overrides: Settings by name. Some imply others: an entropy schedule implies its temperature, for example.
+            `as_released=True` stands for every `released_...` switch of the method.
 
     Returns:
         The configuration; `source` says where its numbers come from.
@@ -57,10 +57,10 @@ def preset(method: str, env_id: str, **overrides: Any) -> Config:
     column = {**table.shared, **found.columns.get(name, {})}
     if overrides.get("contextual"):
         column |= found.columns.get(f"{name} contextual", {})
-    source = column.pop("source", found.source) or "defaults of the method, which no table of the paper has"
+    source = column.pop("source", found.source) or "the method's defaults, which are in no table of the paper"
     source = source.format(table=table.paper, budget=table.budget)
     if env_id not in table.tasks:
-        column |= BOXED
+        column |= UNTABLED
         source += f"; {env_id} is not one of its tasks, so these numbers were not tuned for it"
     values = {**column, **found.implied(name, overrides), "source": source, **overrides}
     return configure(method, {**values, "env_id": env_id})

@@ -10,13 +10,13 @@ from trpl.presets.lookup import preset
 from trpl.presets.tables import HUMANOID, MUJOCO_TASKS, REACHER
 from trpl.settings import Config
 
-# The ablation's figure does not give its values of α; these span two orders of magnitude around the tables' 8.
+# The ablation's figure does not list its values of α; these span two orders of magnitude around the tables' 8.
 ABLATION_TASK, ABLATION_WEIGHTS = "Ant-v4", (0.5, 2.0, 8.0, 32.0, 128.0)
 ABLATION_SOURCE = "paper, Figure 2 (center) and table of MuJoCo hyperparameters; values of α are this project's"
 
 
 class NamedSweep(NamedTuple):
-    """Configurations of one seed, and what they are for."""
+    """A description, and the configurations of one seed."""
 
     description: str
     configs: tuple[Config, ...]

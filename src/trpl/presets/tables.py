@@ -1,6 +1,6 @@
-"""The paper's tables of hyperparameters, and ours for episodic tasks: what all columns of a table share.
+"""The paper's tables of hyperparameters, and this project's for other tasks: values shared by all columns.
 
-What differs between columns stands with the methods (`trpl.methods`), under the names of the tables.
+Values that differ between columns are with the methods (`trpl.methods`), under the names of the tables.
 """
 
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 
 class Table(NamedTuple):
-    """One table of the paper."""
+    """One table of hyperparameters."""
 
-    paper: str  # what it is called
+    paper: str  # its name in the paper
     budget: str  # where its number of steps comes from
     tasks: tuple[str, ...]
     shared: Mapping[str, Any]
@@ -32,7 +32,7 @@ _ALL = {
     "hidden_sizes_vf": (64, 64),
 }
 
-TABLES: Mapping[str, Table] = {  # by the names that methods use for their columns; labels tab:mujoco-HP, ...
+TABLES: Mapping[str, Table] = {  # by the names that methods use for their columns
     "mujoco": Table(
         "paper, table of MuJoCo hyperparameters",
         "budget of 1465 epochs from the authors' release",
@@ -41,7 +41,7 @@ TABLES: Mapping[str, Table] = {  # by the names that methods use for their colum
             **_ALL,
             "total_steps": 1465 * 2048,
             "rollout_size": 2048,
-            "eval_every": 10,  # with the two windows of the table a fifth of the time; every epoch would be two thirds
+            "eval_every": 10,  # with the table's two windows a fifth of the run time; every epoch would be two thirds
         },
     ),
     "reacher": Table(
@@ -76,7 +76,7 @@ TABLES: Mapping[str, Table] = {  # by the names that methods use for their colum
         },
     ),
 }
-TABLES = TABLES | {  # tasks with discrete actions, of which the paper has none
+TABLES = TABLES | {  # tasks with discrete actions, which are not in the paper
     "control": Table(
         "settings of this project for small discrete tasks (results/discrete)",
         "100 epochs",
@@ -100,10 +100,10 @@ TABLES = TABLES | {  # tasks with discrete actions, of which the paper has none
         },
     ),
 }
-OTHERWISE = "mujoco"  # the table that serves every task which no table names
+DEFAULT_TABLE = "mujoco"  # for tasks that are in no table
 PAPER_TASKS = (*MUJOCO_TASKS, HUMANOID)  # of the paper's Table 1, in its order
 
 
 def table_of(env_id: str) -> str:
-    """Name the table that has a task."""
-    return next((name for name, table in TABLES.items() if env_id in table.tasks), OTHERWISE)
+    """Name the table that contains a task."""
+    return next((name for name, table in TABLES.items() if env_id in table.tasks), DEFAULT_TABLE)

@@ -1,4 +1,4 @@
-"""What a run is configured by: settings with their types, defaults, help, ranges and search ranges."""
+"""The settings of a run, with their types, defaults, help, ranges and search ranges."""
 
 from trpl.settings.config import Config, PolicyEpochs
 from trpl.settings.fields import setting

@@ -1,8 +1,8 @@
 """The configuration of a run: frozen, flat, one name per hyperparameter.
 
-`Config` holds what every method has; each family of methods adds its own settings in a frozen dataclass of its own
-(`trpl.methods`), so that a method simply does not have what means nothing to it. The same name stands in the preset, on
-the command line, in `config.json` and in the code.
+`Config` holds the settings common to all methods; each family of methods adds its own in a frozen dataclass
+(`trpl.methods`), so a method has no settings that do not apply to it. A setting has the same name in the preset, on the
+command line, in `config.json` and in the code.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ from trpl.policies.actions import UNITS
 from trpl.settings.fields import checked, setting
 from trpl.settings.search import Choice, Real, Whole
 
-ENV_ID = re.compile(r"(?!\.)[\w.:-]+(/(?!\.)[\w.:-]+)?")  # also the name of the run folder's parents: no way up or out
-WINDOW = 20  # epochs: a run's two numbers are means over the 20 after a fifth of training and over the last 20
-# Settings that change nothing of what is computed: runs that differ only here are the same experiment, and they may
-# change in the middle of a run. (Seed and source apart: a seed is what runs of one experiment differ in.)
+ENV_ID = re.compile(r"(?!\.)[\w.:-]+(/(?!\.)[\w.:-]+)?")  # also a path in the output folder, so ".." is excluded
+WINDOW = 20  # epochs: a run's two scores are means over the 20 after a fifth of training and over the last 20
+# Settings without effect on results: runs that differ only in them are the same experiment, and they may change
+# when a run is resumed. Seed and source distinguish runs of one experiment.
 WITHOUT_EFFECT = frozenset({"checkpoint_every", "env_timeout"})
 NOT_COMPARED = WITHOUT_EFFECT | {"seed", "source"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything needed to repeat a run, as far as every method has it.
+    """The settings common to all methods; with those of its method, everything needed to repeat a run.
 
-    Made by `trpl.presets.preset(method, env_id, **settings)`, which checks names; the values are checked here.
+    Use `trpl.presets.preset(method, env_id, **settings)` to make one; it checks names. Values are checked here.
 
     Raises:
-        ConfigError: A value is of the wrong type, out of range, or does not fit another one.
+        ConfigError: A value has the wrong type, is out of range, or contradicts another.
     """
 
-    method: str = setting("kl", "what to train with")
-    env_id: str = setting("HalfCheetah-v4", "Gymnasium's name of the task")
-    seed: int = setting(0, "fixes the run: the same seed gives the same weights", least=0, most=2**32 - 1)
+    method: str = setting("kl", "the training method")
+    env_id: str = setting("HalfCheetah-v4", "the task's Gymnasium name")
+    seed: int = setting(0, "random seed: the same seed gives the same weights", least=0, most=2**32 - 1)
     total_steps: int = setting(3_000_000, "environment steps, rounded up to whole epochs", least=1)
     stop_after: int | None = setting(
-        None, "environment steps after which the run ends, its schedules those of total_steps", least=1, optional=True
+        None, "environment steps after which the run ends; schedules still span total_steps", least=1, optional=True
     )
-    source: str = setting("", "where the numbers come from")
+    source: str = setting("", "origin of the numbers")
     env_kwargs: dict[str, Any] = setting({}, "arguments of the environment", hash=False)  # noqa: RUF009
-    warm_start: str = setting("", "a run, or a checkpoint of one, whose weights and normaliser to start from")
+    warm_start: str = setting("", "a run or checkpoint whose weights and normaliser to start from")
 
     policy: str = setting(
         "gaussian",
-        "what acts in a Box: a Gaussian, one squashed by tanh into the box, or a Beta within it",
+        "policy for a Box: a Gaussian, one squashed by tanh into the box, or a Beta on the box",
         choices=("gaussian", "squashed", "beta"),
     )
     action_units: str = setting(
-        "raw", "what an action of 1 means: 1, or half the action box from its middle", choices=UNITS
+        "raw", "the unit of an action: 1, or half the width of the action box from its middle", choices=UNITS
     )
-    clip_actions: bool = setting(False, "hold actions within the action box")
-    initial_std: float = setting(1.0, "of the first policy, in the units of actions", above=1e-4, most=1e4)
+    clip_actions: bool = setting(False, "clip actions to the action box")
+    initial_std: float = setting(1.0, "standard deviation of the first policy, in action units", above=1e-4, most=1e4)
 
     rollout_size: int = setting(2048, "environment steps per epoch, over all environments", least=2)
-    num_envs: int = setting(1, "environments stepped side by side; divides rollout_size", least=1)
+    num_envs: int = setting(1, "environments stepped in parallel; must divide rollout_size", least=1)
     vectorisation: str = setting(
         "sync", "how environments are stepped", choices=("sync", "threads", "processes", "envpool")
     )
@@ -71,17 +71,17 @@ class Config:
         10, "passes over the rollout for the value function", least=1, search=Whole(3, 30, log=True)
     )
     learning_rate_vf: float = setting(
-        4.5e-4, "Adam's, for the value function", above=0.0, search=Real(3e-5, 3e-3, log=True)
+        4.5e-4, "Adam's rate for the value function", above=0.0, search=Real(3e-5, 3e-3, log=True)
     )
-    learning_rate_decay: bool = setting(False, "let both learning rates fall to 0 linearly")
+    learning_rate_decay: bool = setting(False, "decay both learning rates linearly to 0")
     minibatch_size: int = setting(32, "samples per update", least=2, search=Choice((32, 64, 128, 256, 512)))
-    gradient_clip: float | None = setting(None, "largest norm of a gradient", above=0.0, optional=True)
+    gradient_clip: float | None = setting(None, "largest gradient norm", above=0.0, optional=True)
     entropy_weight: float = setting(0.0, "weight of an entropy bonus in the loss", least=0.0)
 
-    normalise_observations: bool = setting(True, "by running mean and variance")
-    normalise_rewards: bool = setting(False, "by the running deviation of the discounted return")
-    observation_clip: float | None = setting(None, "after normalisation", above=0.0, optional=True)
-    reward_clip: float | None = setting(None, "after normalisation", above=0.0, optional=True)
+    normalise_observations: bool = setting(True, "normalise by running mean and variance")
+    normalise_rewards: bool = setting(False, "normalise by the running deviation of the discounted return")
+    observation_clip: float | None = setting(None, "clip normalised observations at ± this", above=0.0, optional=True)
+    reward_clip: float | None = setting(None, "clip normalised rewards at ± this", above=0.0, optional=True)
 
     covariance: str = setting("diagonal", "structure of the covariance", choices=("diagonal", "full"))
     contextual: bool = setting(False, "a covariance per state instead of one for all")
@@ -89,25 +89,25 @@ class Config:
     hidden_sizes_vf: tuple[int, ...] = setting((64, 64), "tanh layers of the value function", least=1)
 
     released_variance: bool = setting(
-        False, "running variances as the authors' release computes them: they grow with the logarithm of the steps"
+        False, "running variances as in the authors' release: they grow with the logarithm of the steps"
     )
     released_evaluation: bool = setting(
-        False, "evaluate as the authors' release: test episodes are cut by steps left over from earlier ones"
+        False, "evaluate as the authors' release does: steps left over from earlier episodes cut test episodes short"
     )
     released_time_limits: bool = setting(
-        False, "at a time limit advantage 0 and return V(s), as in the authors' release, instead of a bootstrap"
+        False, "at a time limit use advantage 0 and return V(s), as in the authors' release, instead of a bootstrap"
     )
     released_deviation: bool = setting(
-        False, "normalise advantages by the deviation with n - 1, as the authors' release, instead of n"
+        False, "normalise advantages by the deviation with n - 1, as in the authors' release, instead of n"
     )
 
     eval_every: int = setting(
-        1, "evaluate every so many epochs, and each epoch of the table's two windows; 0: never", least=0
+        1, "epochs between evaluations, besides every epoch of the table's two windows; 0: never", least=0
     )
     eval_episodes: int = setting(5, "noise-free episodes per evaluation", least=1)
     checkpoint_every: int = setting(20, "epochs between checkpoints", least=1)
     env_timeout: float | None = setting(
-        300.0, "seconds without a step after which an environment hangs and the run is ended", above=0.0, optional=True
+        300.0, "seconds without a step after which the environment is hung and the run ends", above=0.0, optional=True
     )
 
     def __post_init__(self) -> None:
@@ -117,10 +117,10 @@ class Config:
         self.check_together()
 
     def check_together(self) -> None:
-        """Refuse settings that do not fit each other; a family adds its own checks to these.
+        """Refuse settings that contradict each other; families extend this with their own checks.
 
         Raises:
-            ConfigError: Two of them do not.
+            ConfigError: Two settings contradict each other.
         """
         if not ENV_ID.fullmatch(self.env_id) or len(self.env_id) > 200:
             raise ConfigError(
@@ -129,8 +129,8 @@ class Config:
         if self.rollout_size % self.num_envs:
             below = self.rollout_size // self.num_envs * self.num_envs
             raise ConfigError(
-                f"rollout_size {self.rollout_size} does not divide by num_envs {self.num_envs}; "
-                f"the nearest that do are {below} and {below + self.num_envs}"
+                f"rollout_size {self.rollout_size} is not a multiple of num_envs {self.num_envs}; "
+                f"the nearest multiples are {below} and {below + self.num_envs}"
             )
         if self.minibatch_size > self.rollout_size:
             raise ConfigError(f"minibatch_size {self.minibatch_size} is larger than rollout_size {self.rollout_size}")
@@ -145,7 +145,7 @@ class Config:
             self.refuse("reward_clip", without="normalise_rewards")
 
     def need(self, *names: str, reason: str) -> None:
-        """Refuse a configuration in which a setting is None although something needs it.
+        """Refuse a configuration that lacks settings that it needs.
 
         Args:
             *names: The settings.
@@ -159,18 +159,18 @@ class Config:
                 raise ConfigError(f"{reason} needs {name} ({self.field(name).metadata['help']})")
 
     def refuse(self, *names: str, without: str) -> None:
-        """Refuse a configuration in which a setting is given although it means nothing.
+        """Refuse a configuration with settings that do not apply to it.
 
         Args:
             *names: The settings.
-            without: What they would need, for the message.
+            without: The condition under which they apply, for the message.
 
         Raises:
             ConfigError: One of them is given.
         """
         for name in names:
             if self.get(name) is not None:
-                raise ConfigError(f"{name} means nothing without {without}")
+                raise ConfigError(f"{name} has no effect without {without}")
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -195,12 +195,12 @@ class Config:
 
     @property
     def num_epochs(self) -> int:
-        """Count the iterations of collecting and learning that schedules stretch over."""
+        """The number of epochs that schedules span."""
         return math.ceil(self.total_steps / self.rollout_size)
 
     @property
     def last_epoch(self) -> int:
-        """Number the epoch the run ends with, counted from 1."""
+        """The epoch that the run ends with, counted from 1."""
         return min(self.num_epochs, math.ceil((self.stop_after or self.total_steps) / self.rollout_size))
 
     def evaluates(self, epoch: int) -> bool:
@@ -225,12 +225,12 @@ class Config:
             name: The name of the setting.
 
         Returns:
-            Its value; None where this method does not have it.
+            Its value; None if the method lacks it.
         """
         return getattr(self, name) if name in self.names() else None
 
     def replace(self, **changes: Any) -> Self:
-        """Copy with other values.
+        """Copy the configuration with some values replaced.
 
         Args:
             **changes: Settings by name.
@@ -241,7 +241,7 @@ class Config:
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the settings as values that JSON can hold.
+        """Return the settings as values that JSON can hold.
 
         Returns:
             The settings by name.
@@ -251,10 +251,10 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyEpochs(Config):
-    """Settings of methods whose policy is trained by epochs of gradient steps."""
+    """Settings of methods that train the policy by epochs of gradient steps."""
 
     policy_epochs: int = setting(20, "passes over the rollout for the policy", least=1, search=Whole(3, 40, log=True))
-    learning_rate: float = setting(5e-5, "Adam's, for the policy", above=0.0, search=Real(1e-5, 1e-3, log=True))
+    learning_rate: float = setting(5e-5, "Adam's rate for the policy", above=0.0, search=Real(1e-5, 1e-3, log=True))
 
 
 def differing(one: Config, other: Config, *, apart_from: Iterable[str] = NOT_COMPARED) -> list[str]:
@@ -263,7 +263,7 @@ def differing(one: Config, other: Config, *, apart_from: Iterable[str] = NOT_COM
     Args:
         one: A configuration.
         other: Another one.
-        apart_from: Settings that are not compared; those that change nothing by default.
+        apart_from: Settings to ignore; by default seed, source and those without effect on results.
 
     Returns:
         The names.

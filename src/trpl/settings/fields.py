@@ -34,16 +34,16 @@ def setting(
     """Declare a setting: a field of a frozen dataclass with its help text and rules.
 
     Args:
-        default: Its value where neither a preset nor the caller gives one.
-        help: What it means, for the command line and for messages.
-        above: The value must be larger than this; `least`, `below` and `most` likewise.
+        default: Its value if neither a preset nor the caller gives one.
+        help: Its meaning, for the command line and for messages.
+        above: The value must be larger than this.
         least: The value must be at least this.
         below: The value must be smaller than this.
         most: The value must be at most this.
-        choices: The only values there are.
-        optional: Whether None is a value: the setting can be switched off.
-        search: Where `trpl tune` looks for better values; settings without a range are left alone.
-        hash: As of `dataclasses.field`; False for values that cannot be hashed.
+        choices: The permitted values.
+        optional: Whether None is permitted, which switches the setting off.
+        search: The range that `trpl tune` searches; settings without one are not tuned.
+        hash: See `dataclasses.field`; False for unhashable values.
 
     Returns:
         The field.
@@ -56,11 +56,11 @@ def setting(
 
 
 def plain_type(field: dataclasses.Field, owner: type) -> type:
-    """Find the type of a setting's value, `X | None` counted as X.
+    """Return the type of a setting's value, X for `X | None`.
 
     Args:
         field: The declaration of the setting.
-        owner: The dataclass it stands in.
+        owner: The dataclass that declares it.
 
     Returns:
         The type.
@@ -72,12 +72,12 @@ def plain_type(field: dataclasses.Field, owner: type) -> type:
 
 @functools.cache
 def _type_hints(owner: type) -> dict[str, Any]:
-    """Evaluate a class's annotations once: with PEP 563 they are text, which is slow to evaluate at each setting."""
+    """Evaluate a class's annotations once: under PEP 563 they are strings, which are slow to evaluate per setting."""
     return typing.get_type_hints(owner)
 
 
 def checked(field: dataclasses.Field, owner: type, value: Any, *, method: str) -> Any:
-    """Give a setting's value in its declared type, or refuse it in words."""
+    """Convert a setting's value to its declared type and check its range."""
     name, rules = field.name, field.metadata
     if value is None:
         if not rules["optional"]:
@@ -101,11 +101,11 @@ def _typed(name: str, value: Any, wanted: type) -> Any:
     if wanted is tuple:
         if isinstance(value, tuple | list) and value and all(type(v) is int for v in value):
             return tuple(value)
-        raise ConfigError(f"{name} wants one or more whole numbers, not {value!r}")
+        raise ConfigError(f"{name} must be one or more whole numbers, not {value!r}")
     if wanted is dict and isinstance(value, Mapping):
         return dict(value)
     if type(value) is not wanted:
-        raise ConfigError(f"{name} wants {WORDS[wanted]}, not {value!r}")
+        raise ConfigError(f"{name} must be {WORDS[wanted]}, not {value!r}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What other libraries call our settings: Stable-Baselines3, rl_zoo3, CleanRL, and papers."""
+"""Names of settings in other libraries and papers: Stable-Baselines3, rl_zoo3, CleanRL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from trpl.messages import closest
 
-# name elsewhere → our setting, or (in words) what takes its place
+# name elsewhere → setting here, or (in WORDS) an explanation of what replaces it
 SETTINGS: dict[str, str] = {
     "gamma": "discount",
     "lam": "gae_lambda",
@@ -49,11 +49,11 @@ SETTINGS: dict[str, str] = {
     "env_id": "env_id",
 }
 WORDS: dict[str, str] = {
-    "target_kl": "the bounds hold the KL in every state: mean_bound and cov_bound, or bound",
-    "vf_coef": "the value function has an optimiser of its own: learning_rate_vf and value_epochs",
+    "target_kl": "the bounds limit the KL in every state: mean_bound and cov_bound, or bound",
+    "vf_coef": "the value function has its own optimiser: learning_rate_vf and value_epochs",
     "num_minibatches": "the size of minibatches is set instead: minibatch_size",
-    "device": "JAX computes on what it finds; JAX_PLATFORMS=cpu in the environment keeps it off a GPU",
-    "cuda": "JAX computes on what it finds; JAX_PLATFORMS=cpu in the environment keeps it off a GPU",
+    "device": "JAX uses the devices it finds; JAX_PLATFORMS=cpu in the environment keeps it off a GPU",
+    "cuda": "JAX uses the devices it finds; JAX_PLATFORMS=cpu in the environment keeps it off a GPU",
     "norm_adv": "advantages are always normalised, in each minibatch",
     "normalize_advantage": "advantages are always normalised, in each minibatch",
     "tensorboard_log": "events are always written, to tensorboard/ in the run folder",
@@ -65,20 +65,20 @@ WORDS: dict[str, str] = {
     "exp_name": "--out names the run folder",
     "wandb_project_name": "--track wandb, and WANDB_PROJECT in the environment",
     "activation_fn": "hidden layers are tanh",
-    "lr_schedule": "learning_rate_decay lets the learning rates fall to 0 linearly",
+    "lr_schedule": "learning_rate_decay decays the learning rates linearly to 0",
 }
 
 
-def meant(name: str, known: Iterable[str], *, shown: str = "{}") -> str:
-    """Say what a name that does not exist probably means, by its sense first and by its letters else.
+def suggestion(name: str, known: Iterable[str], *, shown: str = "{}") -> str:
+    """Suggest a setting for an unknown name: one with the same meaning, or else with similar spelling.
 
     Args:
         name: The unknown name, with dashes or underscores.
-        known: The names that exist, as settings are written in Python.
-        shown: How a setting is written where the caller reads it, "--{}" on the command line.
+        known: The existing names, as settings are written in Python.
+        shown: The format of a setting for the caller, "--{}" on the command line.
 
     Returns:
-        Words to go on with after the unknown name; none where nothing is near.
+        Words to append to the unknown name; empty if nothing is similar.
     """
     known, plain = list(known), name.strip("-").replace("-", "_").lower()
     if plain in WORDS:

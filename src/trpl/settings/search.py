@@ -1,4 +1,4 @@
-"""Ranges that tuning searches a setting in."""
+"""Ranges of settings for tuning."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Real:
-    """Search real numbers.
+    """A range of real numbers.
 
     Args:
         low: The smallest.
         high: The largest.
-        log: Whether every order of magnitude is as likely as any other.
+        log: Whether to search on a logarithmic scale.
     """
 
     low: float
@@ -26,12 +26,12 @@ class Real:
 
 @dataclass(frozen=True)
 class Whole:
-    """Search whole numbers.
+    """A range of whole numbers.
 
     Args:
         low: The smallest.
         high: The largest.
-        log: Whether every order of magnitude is as likely as any other.
+        log: Whether to search on a logarithmic scale.
     """
 
     low: int
@@ -44,7 +44,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Choice:
-    """Search some values without an order.
+    """A set of values without an order.
 
     Args:
         options: The values.

@@ -49,7 +49,7 @@ class ProductHead:
 
     def shaped(self, **settings: Any) -> ProductHead:
         if not any(part.gaussian for part in self.parts):
-            self.parts[0].shaped(**settings)  # refuses what means nothing
+            self.parts[0].shaped(**settings)  # refuses settings of a covariance
         return replace(self, parts=tuple(p.shaped(**settings) if p.gaussian else p for p in self.parts))
 
     def _own(self, outputs: Outputs) -> list[Outputs]:

@@ -112,7 +112,7 @@ class WithoutCovariance(ABC):
     def shaped(self, *, covariance: str, contextual: bool, initial_std: float) -> Any:
         given = {"covariance": covariance != "diagonal", "contextual": contextual, "initial_std": initial_std != 1.0}
         for name in (name for name, is_given in given.items() if is_given):
-            raise ConfigError(f"{name} means nothing to a {self.words} policy: it has no covariance")
+            raise ConfigError(f"{name} does not apply to a {self.words} policy: it has no covariance")
         return self
 
     def initial(self, xp: Any) -> dict[str, Array]:
