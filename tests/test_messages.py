@@ -107,7 +107,7 @@ def test_sweeps_and_tuning_say_which_signal_stopped_them(monkeypatch, tmp_path, 
     session = pytest.importorskip("trpl.tuning.session", reason="Optuna is not installed: pip install 'trpl[tune]'")
     monkeypatch.setattr(session, "tune", lambda *_, **__: session.TuneResult({}, None, None, (), signal=number))
     assert cli.main(["tune", "kl", "Hopper-v4", "--trials", "1", "--out", str(tmp_path)]) == code
-    assert capsys.readouterr().out.count("the same command goes on") == 2
+    assert capsys.readouterr().out.count("the same command continues") == 2
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

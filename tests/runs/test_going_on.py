@@ -56,7 +56,7 @@ def test_longer_than_planned(tmp_path):
     assert (longer.finished, longer.epochs) == (True, 40)
     assert folder.read_config(longer.folder).total_steps == 32 * 40
     assert resume(longer.folder, progress=False).digest == longer.digest  # its records are still whole
-    with pytest.raises(ConfigError, match="has done 1280 steps already"):
+    with pytest.raises(ConfigError, match="has already done 1280 steps"):
         resume(longer.folder, progress=False, total_steps=32)
 
 

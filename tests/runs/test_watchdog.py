@@ -119,7 +119,7 @@ def test_guard(told, killed):
             words = b"its last words" if b"!" in told else b"it hangs"
             assert process.communicate(timeout=20)[1].strip() == b"trpl: " + words
         else:
-            time.sleep(0.03 * guard.NUM_LOOKS * 2)
+            time.sleep(0.03 * guard.NUM_POLLS * 2)
             assert run.poll() is None
             process.communicate(timeout=20)  # closes its input: the run is gone
             assert process.returncode == 0

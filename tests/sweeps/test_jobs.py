@@ -18,7 +18,7 @@ from trpl.presets import preset
 from trpl.runs import folder as files
 from trpl.runs import records
 from trpl.sweeps.compact import compact
-from trpl.sweeps.job_progress import JobProgress, NewLines, seconds_left
+from trpl.sweeps.job_progress import JobProgress, JsonLinesTail, seconds_left
 from trpl.sweeps.jobs import Job, check_folder, command, environment, log_tail
 from trpl.sweeps.plan import PlannedRun, planned_runs
 from trpl.sweeps.sweep import NUM_TRIES, Sweep, summary, sweep
@@ -89,13 +89,13 @@ def test_another_configuration_in_the_folder_is_refused(tmp_path):
     write_run(job, 1)
     check_folder(job)
     check_folder(replace(job, config=job.config.replace(source="elsewhere", checkpoint_every=7, env_timeout=None)))
-    with pytest.raises(ConfigError, match=r"discount 0\.99, this sweep wants 0\.5"):
+    with pytest.raises(ConfigError, match=r"discount 0\.99, this sweep needs 0\.5"):
         check_folder(replace(job, config=job.config.replace(discount=0.5)))
 
 
 def test_a_growing_file_is_read_once_and_again_when_cut(tmp_path):
     path = tmp_path / "lines.jsonl"
-    growing = NewLines(path)
+    growing = JsonLinesTail(path)
     assert growing.new() == ([], False)
     path.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epoch"')
     assert growing.new() == ([{"epoch": 1}, {"epoch": 2}], False)

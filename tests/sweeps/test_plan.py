@@ -64,15 +64,15 @@ def test_the_nearer_setting_is_stronger(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('method = ["kl"]', "method wants tables"),
+        ('method = ["kl"]', "method must be tables"),
         ("sedds = 1", "did you mean 'seeds'"),
         ("total_steps = 5", r"put it under \[settings\]"),
         ("[settings]\nlearning_rat = 1", "did you mean 'learning_rate'"),
-        ("[settings]\nseed = 1", "methods, tasks and seeds say it"),
+        ("[settings]\nseed = 1", "use methods, tasks and seeds"),
         ('methods = ["k1"]\ntasks = ["A"]', "no method 'k1'"),
         ("[method.ppoo]\nratio_clip = 1", "did you mean 'ppo'"),
-        ("seeds = 0", "seeds wants how many"),
-        ('methods = ["kl"]', "says no tasks"),
+        ("seeds = 0", "seeds must be a number of seeds"),
+        ('methods = ["kl"]', "has no tasks"),
         (
             'methods = ["ppo"]\ntasks = ["Ant-v4"]\n[settings]\nmean_bound = 0.1',
             "mean_bound does not apply to method 'ppo'",

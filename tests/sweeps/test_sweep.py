@@ -108,7 +108,7 @@ def test_killed_workers_save_and_the_next_sweep_goes_on(place, compiled):
     assert int(checkpoint_folders(run)[0].name) == epochs(run)[-1]  # nothing was lost
     code, output = finish(trpl("sweep", plan, "--workers", "2", cwd=place))  # another budget: not the same run
     assert code == 2
-    assert "total_steps 64000, this sweep wants 384" in output
+    assert "total_steps 64000, this sweep needs 384" in output
 
 
 def test_stopped_by_ctrl_c_and_started_again(place, compiled):
@@ -118,7 +118,7 @@ def test_stopped_by_ctrl_c_and_started_again(place, compiled):
     sweep.send_signal(signal.SIGINT)
     code, output = finish(sweep)
     assert code == 130, output
-    assert "the same command goes on" in output
+    assert "the same command continues" in output
     for run in (place / RUNS).glob("seed-*/metrics.jsonl"):
         assert int(checkpoint_folders(run.parent)[0].name) == epochs(run.parent)[-1]
     code, output = finish(trpl("sweep", plan, "--workers", "2", cwd=place))

@@ -168,7 +168,7 @@ def test_two_studies_cannot_meet_in_one_folder(tmp_path, fake):
 
 
 def test_trials_need_evaluations(tmp_path):
-    with pytest.raises(ConfigError, match="trials are judged by evaluations"):
+    with pytest.raises(ConfigError, match="trials are scored by evaluations"):
         _ = tuning_in(tmp_path, num_trials=1, eval_every=0).base
 
 

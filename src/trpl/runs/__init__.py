@@ -1,1 +1,1 @@
-"""One run: collect, learn, evaluate, record, in a folder that can be resumed."""
+"""A run: collect, learn, evaluate and record, in a folder that can be resumed."""

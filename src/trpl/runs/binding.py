@@ -1,21 +1,21 @@
-"""A word in the log when the audit says that the trust region hardly ever, or always, binds."""
+"""A note in the log if the audit shows that the trust region hardly ever, or always, binds."""
 
 from collections.abc import Mapping
 from typing import Any
 
-WINDOW = 20  # epochs that are looked at together
+WINDOW = 20  # epochs to average over
 HARDLY, ALWAYS = 0.01, 0.99  # shares of states
 PARTS = {"mean": ("projected_mean_share", "mean_bound"), "covariance": ("projected_cov_share", "cov_bound")}
 
 
 class Binding:
-    """Watches which share of states the layer had to project, and speaks up once about each part."""
+    """Watches the share of states that the layer projects, and notes an extreme share once per part."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[float]] = {part: [] for part in PARTS}
 
     def advice(self, metrics: Mapping[str, Any]) -> str | None:
-        """Take in an epoch's metrics; gives a sentence where there is something to say."""
+        """Take an epoch's metrics; return a note if there is one."""
         words = []
         for part, (key, bound) in PARTS.items():
             if part not in self._seen or metrics.get(key) is None or metrics.get(bound) is None:

@@ -1,4 +1,4 @@
-"""A run's state to and from checkpoint files: the learner's pytree, the collector's arrays, the policy for acting."""
+"""Conversion of a run's state to and from checkpoint files: learner's pytree, collector's arrays, acting policy."""
 
 import math
 import re
@@ -19,7 +19,7 @@ LEARNER, COLLECTOR = "learner/", "collector/"
 def save(
     run: Path, *, epoch: int, state: Any, head: Head, collector: Collector, evaluator: Evaluator, seconds: float
 ) -> Path:
-    """Write the checkpoint after `epoch`."""
+    """Write the checkpoint of `epoch`."""
     arrays, meta = collector.state()
     carried = {COLLECTOR + name: array for name, array in arrays.items()}
     return write_checkpoint(
@@ -36,7 +36,7 @@ def save(
 
 
 def save_best(run: Path, *, epoch: int, state: Any, head: Head, collector: Collector, evaluation: float) -> Path:
-    """Keep the policy with the best evaluation so far beside the numbered checkpoints; it acts, but cannot go on."""
+    """Save the policy with the best evaluation so far beside the numbered checkpoints; it can act, but not resume."""
     meta = {**acting_meta(head, collector), "evaluation": evaluation}
     parts = {"policy": policy_arrays(state, head, collector), "value": value_arrays(state)}
     return write_checkpoint(run, epoch=epoch, parts=parts, meta=meta, name=BEST)
@@ -51,7 +51,7 @@ def best_evaluation(run: Path) -> float:
 
 
 def policy_arrays(state: Any, head: Head, collector: Collector) -> dict[str, np.ndarray]:
-    """List what acts: weights, observation normaliser, and what is done to a Gaussian's actions."""
+    """Collect the arrays needed to act: weights, observation normaliser, and the transformation of Gaussian actions."""
     normaliser, size = collector.normaliser, collector.observation_size
     actions = head.actions if isinstance(head, GaussianHead) else None
     return {
@@ -63,21 +63,21 @@ def policy_arrays(state: Any, head: Head, collector: Collector) -> dict[str, np.
 
 
 def value_arrays(state: Any) -> dict[str, np.ndarray]:
-    """List the value function's weights; a state may hold them at any depth."""
+    """Collect the value function's weights, from the state or the learner state nested in it."""
     learner = getattr(state, "learner", state)
     return {name: np.asarray(weight) for name, weight in getattr(learner, "value", {}).items()}
 
 
 def acting_meta(head: Head, collector: Collector) -> dict[str, Any]:
-    """List what acting needs besides arrays: the limit of normalised observations, and the head unless a Gaussian's."""
+    """Collect the metadata needed to act: the clip of normalised observations, and any non-Gaussian head."""
     clip = collector.normaliser.clip if collector.normaliser.enabled else None
     return {"observation_clip": clip, **({} if head.gaussian else {"head": head.to_json()})}
 
 
 def warm_start(state: Any, collector: Collector, *, source: Path) -> Any:
-    """Give a new learner the policy, the value function and the observation normaliser of a checkpoint.
+    """Initialise a new learner with policy, value function and observation normaliser of a checkpoint.
 
-    Optimisers start afresh. The normaliser counts as many observations as one rollout, so that it adapts.
+    Optimiser states are fresh. The normaliser counts as many observations as one rollout, so that it adapts.
     """
     arrays, _ = read_checkpoint(source, part="policy")
     for name, weight in state.policy.items():
@@ -95,7 +95,7 @@ def warm_start(state: Any, collector: Collector, *, source: Path) -> Any:
 
 
 def _value_of(source: Path) -> dict[str, Any]:
-    """Find the value function in a checkpoint: a part of its own, or among the learner's leaves."""
+    """Find the value function in a checkpoint: in its own file, or among the learner's leaves."""
     if "value.safetensors" in check(source)["files"]:
         arrays, _ = read_checkpoint(source, part="value")
         return {name: jax.numpy.asarray(array) for name, array in arrays.items()}
@@ -106,7 +106,7 @@ def _value_of(source: Path) -> dict[str, Any]:
 
 
 def restore(run: Path, *, like: Any, collector: Collector, evaluator: Evaluator) -> tuple[Any, int, float]:
-    """Learner state, epoch and seconds of the newest sound checkpoint; collector and evaluator go back to it too."""
+    """Restore the newest sound checkpoint, collector and evaluator included; return learner state, epoch, seconds."""
     folder = newest_checkpoint(run)
     arrays, meta = read_checkpoint(folder, part="state")
     state = learner_state(arrays, like=like, where=folder)
@@ -122,13 +122,13 @@ def restore(run: Path, *, like: Any, collector: Collector, evaluator: Evaluator)
 
 
 def learner_arrays(state: Any) -> dict[str, np.ndarray]:
-    """Return the leaves of the state under the paths that lead to them."""
+    """Return the leaves of the state by their paths."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return {LEARNER + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def learner_state(arrays: dict[str, np.ndarray], *, like: Any, where: Path) -> Any:
-    """Return the state of the shape of `like` from its leaves by name."""
+    """Rebuild a state with the structure of `like` from its leaves by path."""
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = []
     for path, leaf in paths:

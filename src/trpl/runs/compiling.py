@@ -1,4 +1,4 @@
-"""How XLA compiles and runs what a run computes; nothing here imports JAX, which reads these once, when imported."""
+"""XLA's compilation settings. Nothing here imports JAX, which reads them once on import."""
 
 import os
 import socket
@@ -8,9 +8,9 @@ ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
 def one_thread_flags() -> str:
-    """Give XLA_FLAGS with one thread, unless they say how many already.
+    """Return XLA_FLAGS with one thread, unless they set the number of threads already.
 
-    At these sizes XLA's thread pool costs more than it gives, and runs share the machine.
+    At these sizes XLA's thread pool costs more than it gains, and runs share the machine.
 
     Returns:
         The value of the variable.
@@ -20,12 +20,12 @@ def one_thread_flags() -> str:
 
 
 def cache_variables(folder: str | Path) -> dict[str, str]:
-    """Give the variables that let JAX keep compiled code, apart for each machine.
+    """Return the variables that make JAX cache compiled code, separately for each machine.
 
-    Compiling takes seconds and is the same for every seed; a truncated entry is noticed by JAX and compiled again.
+    Compiling takes seconds and is the same for every seed; JAX detects truncated entries and compiles them again.
 
     Args:
-        folder: Where to keep it.
+        folder: The cache's folder.
 
     Returns:
         Variables by name.
@@ -37,9 +37,9 @@ def cache_variables(folder: str | Path) -> dict[str, str]:
 
 
 def prepare_jax() -> None:
-    """Before JAX is imported: one thread, and a folder for compiled code that later calls find.
+    """Restrict XLA to one thread and cache compiled code across processes; call before JAX is imported.
 
-    Compiled code is kept below the user's cache folder; JAX_COMPILATION_CACHE_DIR names another place, and empty none.
+    The cache is in the user's cache folder; JAX_COMPILATION_CACHE_DIR names another, or disables it if empty.
     """
     os.environ["XLA_FLAGS"] = one_thread_flags()
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

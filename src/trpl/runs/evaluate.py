@@ -14,7 +14,7 @@ from trpl.runs.trainer import task_of
 
 
 class FrozenNormaliser(NamedTuple):
-    """What evaluation needs of an observation normaliser."""
+    """The constants of an observation normaliser."""
 
     mean: np.ndarray
     scale: np.ndarray
@@ -26,15 +26,15 @@ def evaluate_run(path: str | Path, *, num_episodes: int | None = None, seed: int
     """Run noise-free episodes of a trained policy.
 
     Args:
-        path: A run folder (its newest checkpoint is taken), a checkpoint folder, or RUN/best.
+        path: A run folder (for its newest checkpoint), a checkpoint folder, or RUN/best.
         num_episodes: How many; as many as in training by default.
-        seed: Other starting states than those of training after the checkpoint's epoch.
+        seed: A seed for other initial states than those of training after the checkpoint's epoch.
 
     Returns:
         Return and length of each episode.
 
     Raises:
-        RunError: The path leads to no run.
+        RunError: The path is not in a run.
         CheckpointError: There is no sound checkpoint, or its policy does not fit the environment.
     """
     run, checkpoint = locate(path)

@@ -1,4 +1,4 @@
-"""TensorBoard events, written in line with the run: no thread, no queue that a full disk would block."""
+"""TensorBoard events, written synchronously: there is no thread or queue that a full disk would block."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ Write = Callable[[int, Mapping[str, float | None]], None]
 
 @contextlib.contextmanager
 def event_writer(folder: Path, *, done: int) -> Iterator[Write]:
-    """Yield a function that writes scalars as TensorBoard events; events after the `done` steps are purged."""
+    """Yield a function that writes scalars as TensorBoard events; purge events after the `done` steps."""
     record_writer, event, session_log, summary = tensorboard_classes()
     place = folder / TENSORBOARD
     place.mkdir(parents=True, exist_ok=True)
@@ -45,9 +45,9 @@ def event_writer(folder: Path, *, done: int) -> Iterator[Write]:
 
 
 def tensorboard_classes() -> tuple[Any, Any, Any, Any]:
-    """Import tensorboardX's RecordWriter, Event, SessionLog and Summary, imported as if there were no PyTorch.
+    """Import tensorboardX's RecordWriter, Event, SessionLog and Summary with PyTorch hidden.
 
-    Where PyTorch is installed tensorboardX imports it to draw graphs: seconds and 180 MB that scalars need not pay for.
+    tensorboardX imports PyTorch if installed, to draw graphs: seconds and 180 MB that scalars do not need.
     """
     missing = object()
     before = sys.modules.get("torch", missing)

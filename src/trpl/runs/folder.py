@@ -1,7 +1,7 @@
 """The run folder: the names of its files, its lock, and its `config.json`.
 
 config.json       settings, versions, commit and command of the run
-metrics.jsonl     a line per epoch (`records`); evaluations.jsonl and timings.jsonl likewise
+metrics.jsonl     a line per epoch (`records`), as in evaluations.jsonl and timings.jsonl
 checkpoints/      `trpl.policies.storage`
 tensorboard/      events;  learning_curve.png, log.txt, .lock
 """
@@ -29,18 +29,18 @@ from trpl.settings import Config
 
 CONFIG, METRICS, EVALUATIONS, TIMINGS = "config.json", "metrics.jsonl", "evaluations.jsonl", "timings.jsonl"
 TENSORBOARD, CURVE, LOG, LOCK = "tensorboard", "learning_curve.png", "log.txt", ".lock"
-COMPILED = ".compiled"  # beside the runs of a sweep or study: code that all of them use
+COMPILED = ".compiled"  # beside the runs of a sweep or study: their shared cache of compiled code
 PACKAGES = ("trpl", "numpy", "jax", "jaxlib", "optax", "gymnasium", "mujoco")
 LARGEST_COUNT = 10**12  # of epochs, steps and seeds in records
 
 
 def default_folder(config: Config) -> Path:
-    """Name the folder of a run for which none is given."""
+    """Return the default folder of a run."""
     return Path("runs", place_of(config))
 
 
 def place_of(config: Config) -> Path:
-    """Name a run's place among others.
+    """Return a run's path relative to the folder of all runs.
 
     Args:
         config: Its settings.
@@ -65,7 +65,7 @@ def is_run(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder for this process alone; the lock goes with the process, however it ends.
+    """Lock a run folder for this process; the lock ends with the process, however it ends.
 
     Args:
         folder: The run folder.
@@ -74,7 +74,7 @@ def locked(folder: Path) -> Iterator[None]:
         Nothing.
 
     Raises:
-        RunError: Another process holds it.
+        RunError: Another process holds the lock.
     """
     import fcntl
 
@@ -87,7 +87,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def in_use(folder: Path) -> bool:
-    """Tell whether some process, on this machine or another that shares the disk, is working on a run.
+    """Tell whether a process, on this machine or another that shares the disk, is working on a run.
 
     Args:
         folder: The run folder.
@@ -105,13 +105,13 @@ def in_use(folder: Path) -> bool:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or as it was before.
+    """Write a file atomically.
 
     Args:
         path: The file.
         content: Its new content.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # two sessions may write the same file
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # two processes may write the same file
     with open(temporary, "wb") as file:
         file.write(content)
         file.flush()
@@ -139,7 +139,7 @@ def write_config(folder: Path, config: Config) -> None:
 
 
 def stretch(config: Config, *, epoch: int) -> dict[str, Any]:
-    """Describe a stretch of a run that begins after `epoch`: with what, where and when it is computed."""
+    """Describe the stretch of a run after `epoch`: settings, versions, host and time."""
     return {
         "after_epoch": epoch,
         "total_steps": config.total_steps,
@@ -151,7 +151,7 @@ def stretch(config: Config, *, epoch: int) -> dict[str, Any]:
 
 
 def add_stretch(folder: Path, config: Config, *, epoch: int) -> None:
-    """Note in the record that the run goes on after `epoch`, perhaps with other versions or for longer."""
+    """Record that the run is resumed after `epoch`, perhaps with other versions or a new number of steps."""
     about = read_about(folder)
     about["config"]["total_steps"] = config.total_steps
     about["stretches"] = [*stretches(about), stretch(config, epoch=epoch)]
@@ -159,23 +159,23 @@ def add_stretch(folder: Path, config: Config, *, epoch: int) -> None:
 
 
 def stretches(about: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the stretches of a run; one of 0.1.0 has a single one."""
+    """List the stretches of a run; records of 0.1.0 have a single one."""
     first = {"after_epoch": 0, "total_steps": about["config"]["total_steps"], "versions": about.get("versions") or {}}
     return about.get("stretches") or [first]
 
 
 def changed_versions(about: Mapping[str, Any]) -> list[str]:
-    """List in words what is installed in another version than the run was last computed with."""
+    """List packages whose versions differ from those that the run was last computed with."""
     before, now = stretches(about)[-1].get("versions") or {}, versions()
     return [f"{name} {before[name]} is now {now.get(name, 'gone')}" for name in before if before[name] != now.get(name)]
 
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write `config.json`, whole or not at all.
+    """Write `config.json` atomically.
 
     Args:
         folder: The run folder.
-        about: Its content, as `read_about` gives it.
+        about: Its content, as `read_about` returns it.
     """
     replace_file(folder / CONFIG, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
 
@@ -185,7 +185,7 @@ def _now() -> str:
 
 
 def locate(path: str | Path) -> tuple[Path, Path]:
-    """Find run folder and checkpoint by a path to either.
+    """Find the run folder and the checkpoint of a path to either.
 
     Args:
         path: A run, one of its checkpoints, or RUN/best.
@@ -194,7 +194,7 @@ def locate(path: str | Path) -> tuple[Path, Path]:
         The run folder, and the checkpoint folder.
 
     Raises:
-        RunError: It is none of these.
+        RunError: It is neither.
         CheckpointError: The run has no sound checkpoint, or this is not one.
     """
     path = storage.best_or_same(path)
@@ -216,7 +216,7 @@ def read_config(folder: str | Path) -> Config:
     Raises:
         RunError: The folder is not a run folder.
         RecordError: Its `config.json` is damaged.
-        ConfigError: It holds settings that do not exist, or not with these values.
+        ConfigError: A setting does not exist, or its value is invalid.
     """
     if not is_run(Path(folder)):
         raise RunError(f"{folder} is not a run folder: it has no {CONFIG}")
@@ -230,7 +230,7 @@ def read_config(folder: str | Path) -> Config:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """Read `config.json` as it is, its structure checked but not its settings: runs of any version can be reported.
+    """Read `config.json`, checking its structure but not its settings, so that runs of any version can be reported.
 
     Args:
         folder: The run folder.
@@ -272,7 +272,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def _printable(value: Any) -> Any:
-    """Remove lone surrogates, which JSON can spell and no file can hold."""
+    """Remove lone surrogates, which JSON can express but UTF-8 cannot."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -281,7 +281,7 @@ def _printable(value: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """List the versions of what a run's numbers depend on."""
+    """List the versions of the packages that a run's numbers depend on."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -290,7 +290,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Find the commit of the source tree this package is run from; None when it is installed."""
+    """Return the commit of the source tree that this package runs from; None if it is installed."""
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return None

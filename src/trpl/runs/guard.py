@@ -1,12 +1,12 @@
-"""A small process beside a run that ends it when its environment hangs; started by `watchdog`, imports nothing of trpl.
+"""A process that kills a run whose environment hangs; started by `watchdog`, imports nothing of trpl.
 
-It lives outside the run because code that never returns to Python, with the interpreter's lock held, stops every thread
-of the run, the watching one too. It reads lines from the run:
+It is outside the run because native code that holds the interpreter lock stops every thread of the run, including the
+watching one. It reads lines from the run:
 
     +           the run is now inside its environments        -           it is not
-    .           a sign of life                                !WORDS      hanging; the last words to say, and soon
+    .           heartbeat                                     !WORDS      hung: the message to print when killing it
 
-Patience is counted in looks, not on a clock: a machine asleep or a run stopped with Ctrl-Z is no hanging environment.
+The time-out counts polls, not seconds, so that suspending the machine or stopping the run with Ctrl-Z does not count.
 """
 
 import os
@@ -14,31 +14,31 @@ import select
 import signal
 import sys
 
-NUM_LOOKS = 10  # without a sign of life; the run's own watching thread looks 8 times in the same time
-SECONDS_AFTER_LAST_WORDS = 5.0  # for the run to end by itself
+NUM_POLLS = 10  # without a heartbeat; the run's own watching thread polls 8 times in the same time
+SECONDS_AFTER_MESSAGE = 5.0  # for the run to end by itself
 
 
-def guard(pid: int, *, seconds_per_look: float, words: str) -> None:
-    """Kill `pid`, saying `words`, once it has been inside an environment for too long; return when it is gone."""
-    inside, looks, starter = False, 0, os.getppid()
-    while looks < NUM_LOOKS:
-        if os.getppid() != starter:  # gone, though somebody still holds the other end of the pipe
+def guard(pid: int, *, seconds_per_poll: float, words: str) -> None:
+    """Kill `pid`, printing `words`, once it has been inside an environment for too long; return when it has exited."""
+    inside, polls, starter = False, 0, os.getppid()
+    while polls < NUM_POLLS:
+        if os.getppid() != starter:  # exited, although another process still holds the other end of the pipe
             return
-        if not select.select([0], [], [], seconds_per_look)[0]:
-            looks += inside
+        if not select.select([0], [], [], seconds_per_poll)[0]:
+            polls += inside
             continue
         read = os.read(0, 65536)
         if not read:
             return
-        looks = 0
+        polls = 0
         for line in read.decode().splitlines():
             inside = line != "-" and (inside or line == "+")
             if line.startswith("!"):
                 words = line[1:]
-                seconds_per_look = min(seconds_per_look, SECONDS_AFTER_LAST_WORDS / NUM_LOOKS)
+                seconds_per_poll = min(seconds_per_poll, SECONDS_AFTER_MESSAGE / NUM_POLLS)
     os.write(2, f"\ntrpl: {words}\n".encode())
     os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    guard(int(sys.argv[1]), seconds_per_look=float(sys.argv[2]), words=sys.argv[3])
+    guard(int(sys.argv[1]), seconds_per_poll=float(sys.argv[2]), words=sys.argv[3])

@@ -1,4 +1,4 @@
-"""What training shows: a bar on a terminal, plain lines in a log."""
+"""The display of a training run: a bar on a terminal, plain lines in a log."""
 
 import time
 from typing import Any
@@ -16,7 +16,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def bar(console: Console) -> RichProgress:
-    """Make the bar of a run."""
+    """Make the progress bar of a run."""
     status = TextColumn("{task.fields[status]}")
     return RichProgress(
         TextColumn("{task.description}"), BarColumn(bar_width=20), status, TimeRemainingColumn(), console=console
@@ -24,7 +24,7 @@ def bar(console: Console) -> RichProgress:
 
 
 class Progress(Screen):
-    """Shows return, KL, entropy, steps per second of this session by the clock and time left; a context manager."""
+    """Return, KL, entropy, steps per second of wall-clock time in this session, and time left; a context manager."""
 
     def __init__(self, config: Config, *, console: Console | None):
         super().__init__(console, bar)
@@ -39,7 +39,7 @@ class Progress(Screen):
         return cls(config, console=Console(stderr=True) if enabled else None)
 
     def begin(self, epoch: int, head: Head) -> None:
-        """Say where the run starts from, and which policy acts."""
+        """Show where the run starts from, and its policy."""
         self._first_epoch, self._started = epoch, time.monotonic()
         title = f"{self.config.method} {self.config.env_id} seed {self.config.seed}"
         if not epoch:
@@ -76,7 +76,7 @@ class Progress(Screen):
 
 
 def remarks(config: Config, head: Head) -> list[str]:
-    """Say before a run starts what a user may not expect of it."""
+    """List what a user may not expect of a run, before it starts."""
     units = {"raw": "as the policy gives them", "box": "in units of the action box"}[config.action_units]
     clipped = ", clipped to the box" if config.clip_actions else ""
     if config.policy == "squashed":
@@ -86,7 +86,7 @@ def remarks(config: Config, head: Head) -> list[str]:
         found = [f"the policy is a {head.words}"]
     if all(config.env_id not in table.tasks for table in TABLES.values()):
         found.append(
-            f"no preset was tuned for {config.env_id}: these are the numbers of another table, with a budget of"
+            f"no preset was tuned for {config.env_id}: its settings come from another table, with a budget of"
             f" {config.total_steps:,} steps (--steps N changes it)"
         )
     return found

@@ -1,7 +1,7 @@
-"""Records of a run: lines of JSON, one per epoch, and the one reader of them for trainer, sweeps and reports.
+"""Records of a run: JSON lines, one per epoch, and their one reader for trainer, sweeps and reports.
 
-Lines are flushed as they are written. A kill may leave half a line, or lines newer than the last checkpoint; resuming
-cuts both. Files may be gzipped, as compact records are.
+Lines are flushed as they are written. A kill may leave a partial line, or lines newer than the last checkpoint;
+resuming removes both. Files may be gzipped, as compact records are.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def flush(folder: Path) -> None:
-    """Bring all lines to the disk: a checkpoint must not survive a power cut that they do not."""
+    """Sync all lines to disk, so that a power cut cannot lose records of epochs in a checkpoint."""
     for name in (METRICS, EVALUATIONS, TIMINGS):
         if (folder / name).exists():
             with open(folder / name, "rb+") as file:
@@ -50,7 +50,7 @@ def flush(folder: Path) -> None:
 
 
 def metric_record(epoch: int, steps: int, metrics: Mapping[str, float | None]) -> Record:
-    """Make a line of `metrics.jsonl`: every known name, None where it does not apply, then what the method adds."""
+    """Make a line of `metrics.jsonl`: every known name, None if it does not apply, then the method's own metrics."""
     known = {name: metrics.get(name) for name in METRIC_NAMES}
     return {"epoch": epoch, "steps": steps, **known, **{k: v for k, v in metrics.items() if k not in known}}
 
@@ -63,10 +63,10 @@ def find(folder: Path, name: str) -> Path | None:
 def read_rows(file: Path, notes: list[str] | None = None) -> list[Record]:
     """Read the records of a file.
 
-    A half-written last line is left out, with a note if `notes` is given.
+    A partial last line is skipped, with a note if `notes` is given.
 
     Raises:
-        RecordError: Any other line is damaged; the message names it.
+        RecordError: Any other line is damaged.
     """
     lines = _content(file).split(b"\n")
     last = lines.pop()
@@ -74,8 +74,8 @@ def read_rows(file: Path, notes: list[str] | None = None) -> list[Record]:
         lines.append(last)
     elif last and notes is not None:
         notes.append(f"{file}, line {len(lines) + 1}: half-written last line, left out")
-    whole = b"[" + b",".join(lines) + b"]"  # one parse for the whole file: half the time of one for each line
-    for parse in (orjson.loads, json.loads):  # the slower one knows NaN, and numbers of any size
+    whole = b"[" + b",".join(lines) + b"]"  # one parse for the whole file takes half the time of one per line
+    for parse in (orjson.loads, json.loads):  # only the slower one accepts NaN and numbers of any size
         try:
             rows = parse(whole)
         except (ValueError, RecursionError):
@@ -87,7 +87,7 @@ def read_rows(file: Path, notes: list[str] | None = None) -> list[Record]:
 
 
 def read(folder: Path, name: str) -> list[Record]:
-    """Read a record file of a run, each number checked; without the file there are none."""
+    """Read a record file of a run and check each number; a missing file has no records."""
     file = find(folder, name)
     rows = [] if file is None else read_rows(file)
     for number, row in enumerate(rows, start=1):
@@ -100,7 +100,7 @@ def read(folder: Path, name: str) -> list[Record]:
 
 
 def check(record: Any, *, where: str) -> None:
-    """Refuse what is not a record: an epoch, and finite numbers, lists of them or null by name."""
+    """Refuse anything but a record: an epoch, and finite numbers, lists of them or null by name."""
     if not isinstance(record, dict) or type(record.get("epoch")) is not int:
         raise RecordError(f"{where}: not a record of an epoch: {str(record)[:60]}")
     for name, value in record.items():
@@ -111,12 +111,12 @@ def check(record: Any, *, where: str) -> None:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """List the lines that end with a newline, as they are."""
+    """List the lines that end with a newline, unparsed."""
     return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
 
 
 def parse(line: bytes, *, where: str) -> Record:
-    """Read one line."""
+    """Parse one line."""
     if not _parses(line):
         raise RecordError(f"{where}: not a JSON record: {line[:60]!r}")
     record = json.loads(line)
@@ -125,7 +125,7 @@ def parse(line: bytes, *, where: str) -> Record:
 
 
 def cut_back(path: Path, *, epochs: Iterable[int]) -> None:
-    """Keep the lines of `epochs`, byte for byte, and nothing after them.
+    """Keep the lines of `epochs`, byte for byte, and remove all later ones.
 
     Raises:
         RunError: Lines are missing.
@@ -136,15 +136,13 @@ def cut_back(path: Path, *, epochs: Iterable[int]) -> None:
     found = [parse(line, where=f"{path}, line {n}")["epoch"] for n, line in enumerate(kept, start=1)]
     if found != wanted:
         place, epoch = next((n, e) for n, e in enumerate(wanted) if found[n : n + 1] != [e])
-        raise RunError(
-            f"{path}, line {place + 1}: the record of epoch {epoch} is missing; the run cannot go on from it"
-        )
+        raise RunError(f"{path}, line {place + 1}: the record of epoch {epoch} is missing; the run cannot be resumed")
     if path.exists():
         replace_file(path, b"".join(line + b"\n" for line in kept))
 
 
 def digest(folder: Path, arrays: Iterable[tuple[str, Any]]) -> str:
-    """Compute SHA-256 of the given arrays by name and of the folder's metrics and evaluations; equal for equal runs."""
+    """Compute the SHA-256 of arrays by name and of the folder's metrics and evaluations; equal for equal runs."""
     found = hashlib.sha256()
     for name, array in sorted(arrays, key=lambda item: item[0]):
         found.update(name.encode())
@@ -155,7 +153,7 @@ def digest(folder: Path, arrays: Iterable[tuple[str, Any]]) -> str:
 
 
 class Columns(NamedTuple):
-    """Hold one record file, a row per epoch.
+    """The columns of one record file, a row per epoch.
 
     Args:
         epoch: The numbers of the epochs.
@@ -174,11 +172,11 @@ def read_columns(folder: Path, name: str, keys: Sequence[str], notes: list[str])
     Args:
         folder: The run folder.
         name: The record file.
-        keys: The columns; of evaluations the key is "return", the mean.
-        notes: A list to which remarks about damaged lines are added.
+        keys: The columns; for evaluations "return", the mean.
+        notes: A list to which remarks about damaged lines are appended.
 
     Returns:
-        The columns by name; empty ones without the file.
+        The columns by name; empty if there is no file.
     """
     file = find(folder, name)
     rows = [] if file is None else read_rows(file, notes)
@@ -209,7 +207,7 @@ def _columns(file: Path, rows: list[Record], keys: Sequence[str]) -> Columns:
 
 
 def _matrix(file: Path, rows: list[Record], keys: Sequence[str]) -> np.ndarray:
-    """Make a row of floats for each of `keys`; null and missing are NaN."""
+    """Make a row of floats for each of `keys`; null and missing values are NaN."""
     try:
         values = list(map(itemgetter(*keys), rows))
     except KeyError:
@@ -237,7 +235,7 @@ def _mean_returns(file: Path, rows: list[Record]) -> np.ndarray:
 
 
 def _content(file: Path) -> bytes:
-    """Read a file, unpacked where it is packed; no more than a record file can reasonably have."""
+    """Read a file, decompressing gzip, up to a size limit for record files."""
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
             content = opened.read(LARGEST_FILE + 1)
@@ -246,7 +244,7 @@ def _content(file: Path) -> bytes:
     except OSError as error:
         raise RecordError(f"{file} cannot be read: {error.strerror}") from error
     if len(content) > LARGEST_FILE:
-        raise RecordError(f"{file}: larger than {LARGEST_FILE >> 20} MiB, no record of a run")
+        raise RecordError(f"{file}: larger than {LARGEST_FILE >> 20} MiB, too large for a run's records")
     return content
 
 

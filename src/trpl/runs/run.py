@@ -1,4 +1,4 @@
-"""Train a policy, and go on with a run."""
+"""Training and resuming of runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,23 +24,23 @@ def train(
     """Train from the start in a new folder.
 
     Args:
-        config: The settings, as `trpl.presets.preset` gives them.
+        config: The settings, from `trpl.presets.preset`.
         out: The run folder, which must not hold a run yet; runs/<env>/<method>/seed-<n> by default.
         progress: Whether to show progress on standard error.
-        tracker: `tracker(folder=..., config=...)` is a context whose function gets steps and scalars of every epoch.
+        tracker: `tracker(folder=..., config=...)` returns a context manager of a function of steps and scalars.
         callbacks: Functions of steps and scalars, called after every epoch; one that returns False ends the run there,
-            saved, to be resumed.
+            saved and ready to be resumed.
 
     Returns:
-        Where the run is and how it ended.
+        The run folder and how the run ended.
 
     Raises:
-        RunError: The folder holds a run already, or training broke down.
-        FaultyEnvironmentError: The environment raised, hung, or returned something that is not a number.
+        RunError: The folder already holds a run, or training diverged.
+        FaultyEnvironmentError: The environment raised, hung, or returned a non-finite number.
     """
     folder = Path(out) if out is not None else default_folder(config)
     refuse_existing(folder)
-    with Trainer(config, folder) as trainer:  # made first: what cannot be trained leaves no folder behind
+    with Trainer(config, folder) as trainer:  # first, so that a run that cannot start leaves no folder behind
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
             refuse_existing(folder)
@@ -58,27 +58,27 @@ def resume(
     other_versions: bool = False,
     **changes: Any,
 ) -> RunResult:
-    """Go on from the newest sound checkpoint of a run, or from its start where there is none yet.
+    """Resume a run from its newest sound checkpoint, or from its start without one.
 
     Args:
         out: The run folder.
-        progress: As in `train`; `tracker` and `callbacks` too.
+        progress: See `train`.
         tracker: See `train`.
         callbacks: See `train`.
-        total_steps: Go on to this many steps instead of the run's own number. What is scheduled over the run (learning
-            rates, entropy) is from here on scheduled over the new number.
-        other_versions: Go on although libraries have other versions than the run was computed with.
-        **changes: Settings that change nothing of the result (`WITHOUT_EFFECT`), for this session.
+        total_steps: A new number of steps. Schedules over the run (learning rates, entropy) span the new number from
+            here on.
+        other_versions: Resume although library versions differ from those the run was computed with.
+        **changes: Settings without effect on results (`WITHOUT_EFFECT`), for this session.
 
     Returns:
-        Where the run is and how it ended.
+        The run folder and how the run ended.
 
     Raises:
-        RunError: It is not a run, it is in use, or libraries have other versions.
+        RunError: It is not a run, it is in use, or library versions differ.
     """
     folder = Path(out)
     if unknown := set(changes).difference(WITHOUT_EFFECT):
-        raise ConfigError(f"{', '.join(sorted(unknown))} cannot change in the middle of a run")
+        raise ConfigError(f"{', '.join(sorted(unknown))} cannot change when a run is resumed")
     config = read_config(folder).replace(**changes)
     config = config if total_steps is None else config.replace(total_steps=total_steps)
     with locked(folder), Trainer(config, folder) as trainer:
@@ -89,4 +89,4 @@ def resume(
 def refuse_existing(folder: Path) -> None:
     """Refuse a folder that holds a run."""
     if is_run(folder):
-        raise RunError(f"{folder} already holds a run: go on with `trpl resume {folder}`, or choose another folder")
+        raise RunError(f"{folder} already holds a run: continue it with `trpl resume {folder}`, or give another folder")

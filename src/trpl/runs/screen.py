@@ -1,4 +1,4 @@
-"""A terminal that is redrawn, or a log that gets lines."""
+"""A display that redraws a terminal or appends lines to a log."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 
-class Redrawn(Protocol):
-    """What can be started on a terminal and stopped again: rich's `Live` and `Progress`."""
+class LiveDisplay(Protocol):
+    """A display that can be started and stopped: rich's `Live` and `Progress`."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
 
 
 def live_table(console: Console) -> Live:
-    """Make something that is redrawn only when it is told to."""
+    """Make a display that is redrawn only on request."""
     return Live(console=console, auto_refresh=False)
 
 
 class Screen:
-    """Shows something live where `console` is a terminal, else lines; use as a context manager.
+    """A live display if `console` is a terminal, lines otherwise; a context manager.
 
     Args:
         console: Where to write; None shows nothing.
-        live: Makes what is redrawn on a terminal.
+        live: Makes the live display.
     """
 
-    def __init__(self, console: Console | None, live: Callable[[Console], Redrawn] = live_table):
+    def __init__(self, console: Console | None, live: Callable[[Console], LiveDisplay] = live_table):
         self.console = console
         self.live = live(console) if console is not None and console.is_terminal else None
 
@@ -43,16 +43,16 @@ class Screen:
             self.live.stop()
 
     def draw(self, content: RenderableType) -> None:
-        """Replace what a live table shows.
+        """Redraw the live display.
 
         Args:
-            content: What rich can draw.
+            content: Anything that rich can render.
         """
         assert isinstance(self.live, Live)
         self.live.update(content, refresh=True)
 
     def say(self, line: str) -> None:
-        """Write a line above what is live, or into the log.
+        """Write a line above the live display, or into the log.
 
         Args:
             line: The line.

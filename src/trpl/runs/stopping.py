@@ -1,4 +1,4 @@
-"""Asked to stop: SIGTERM and Ctrl-C end the epoch and save, and a fault found elsewhere is raised where it belongs."""
+"""Stop requests: SIGTERM and Ctrl-C end the epoch and save; a fault in another thread is raised in the main one."""
 
 import contextlib
 import signal
@@ -14,10 +14,10 @@ class StopRequest(threading.Event):
         super().__init__()
         self.fault: Exception | None = None
         self.handled = False  # whether signals reach this request
-        self.signal: int | None = None  # the one that asked
+        self.signal: int | None = None  # the first one
 
     def fail(self, fault: Exception) -> None:
-        """Raise `fault` in the main thread, in the middle of what it does; called from another thread."""
+        """Raise `fault` in the main thread, interrupting it; called from another thread."""
         self.fault = fault
         if self.handled:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
@@ -25,10 +25,10 @@ class StopRequest(threading.Event):
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Catch the first SIGTERM or Ctrl-C while a context lasts; a second one interrupts as usual.
+    """Catch the first SIGTERM or Ctrl-C inside the context; a second one has its usual effect.
 
     Yields:
-        An event that the first one sets, and that knows which signal it was.
+        An event that the first one sets, with the signal's number.
     """
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -41,7 +41,7 @@ def stop_requests() -> Iterator[StopRequest]:
             raise stop.fault
         stop.signal = stop.signal or number
         stop.set()
-        stop.handled = stop.handled and number != signal.SIGTERM  # a second one is no longer ours
+        stop.handled = stop.handled and number != signal.SIGTERM  # the previous handler takes a second one
         signal.signal(number, before[signal.Signals(number)])
 
     for number in before:

@@ -1,8 +1,8 @@
-"""The parts of a run and its epochs: collect, learn, evaluate, record, in a folder that can be resumed and judged.
+"""A run and its epochs: collect, learn, evaluate and record, in a folder that can be resumed.
 
-Nothing random is carried from epoch to epoch: every stream is a function of (seed, epoch, stream). What is carried
-(weights, optimisers, normalisers, the environments' unfinished episodes) is in the checkpoint, so a run that was killed
-and resumed ends with the same bits as one that was not.
+No random state is carried from epoch to epoch: every stream is a function of (seed, epoch, stream). The state that is
+carried (weights, optimisers, normalisers, the environments' unfinished episodes) is in the checkpoint, so a run that
+was killed and resumed ends with the same bits as one that was not.
 """
 
 import contextlib
@@ -44,15 +44,15 @@ LEARNING_STREAM = 201  # third word of the seeds [seed, epoch, stream]
 
 
 class RunResult(NamedTuple):
-    """Say how a run ended.
+    """The outcome of a run.
 
     Args:
         folder: The run folder.
-        finished: False when the run was asked to stop; `resume` goes on.
-        epochs: How many epochs are done.
+        finished: False if the run was stopped before its last epoch; `resume` continues it.
+        epochs: The number of epochs done.
         final_return: The mean over the last 20 evaluations, None without any.
         digest: A hash of weights, metrics and evaluations: equal for equal runs.
-        signal: What asked it to stop: SIGINT or SIGTERM.
+        signal: The signal that stopped it: SIGINT or SIGTERM.
     """
 
     folder: Path
@@ -67,7 +67,7 @@ Callback = Callable[[int, Mapping[str, float | None]], object]  # steps so far, 
 
 
 class Trainer:
-    """The parts of a run and where it stands."""
+    """The components of a run and its progress."""
 
     def __init__(self, config: Config, folder: Path):
         self.config, self.folder = config, folder
@@ -75,7 +75,7 @@ class Trainer:
             self.watchdog = opened.enter_context(
                 Watchdog(seconds=config.env_timeout, env_id=config.env_id, folder=folder)
             )
-            with self.watchdog.watching(tuple):  # making them all is one step
+            with self.watchdog.watching(tuple):  # `tuple()` never changes: making all environments counts as one step
                 self.collector = opened.enter_context(contextlib.closing(make_collector(config)))
                 self.evaluator = opened.enter_context(contextlib.closing(make_evaluator(config)))
             self.algorithm = make_algorithm(
@@ -98,14 +98,14 @@ class Trainer:
         self._opened.close()
 
     def restore(self, *, other_versions: bool = False) -> None:
-        """Go back to the newest sound checkpoint; records of later epochs are cut off and will be written again.
+        """Restore the newest sound checkpoint and remove the records of later epochs.
 
         Args:
-            other_versions: Go on although libraries have other versions than the run was computed with.
+            other_versions: Resume although library versions differ from those the run was computed with.
 
         Raises:
-            RunError: Libraries have other versions.
-            ConfigError: The run is past the number of steps that is asked for.
+            RunError: Library versions differ.
+            ConfigError: The run is past its total number of steps.
         """
         about = read_about(self.folder)
         self._check_versions(about, allowed=other_versions)
@@ -116,7 +116,7 @@ class Trainer:
                 )
             self.saved = self.epoch
         if self.config.last_epoch < self.epoch:
-            raise ConfigError(f"{self.folder} has done {self.epoch * self.config.rollout_size} steps already")
+            raise ConfigError(f"{self.folder} has already done {self.epoch * self.config.rollout_size} steps")
         done = range(1, self.epoch + 1)
         records.cut_back(self.folder / METRICS, epochs=done)
         records.cut_back(self.folder / EVALUATIONS, epochs=self._evaluated(about))
@@ -129,12 +129,12 @@ class Trainer:
         changed, newest = changed_versions(about), next(iter(checkpoint_folders(self.folder)), None)
         if changed and not allowed and newest is not None and int(newest.name) < self.config.last_epoch:
             raise RunError(
-                f"{self.folder} was computed with other versions: {'; '.join(changed)}. The result may then differ from"
-                " the last digit on; to go on all the same, and have the record say so, use --other-versions"
+                f"{self.folder} was computed with other versions: {'; '.join(changed)}. The results may differ in the"
+                " last digits; to resume anyway, and record the change, use --other-versions"
             )
 
     def _evaluated(self, about: Mapping[str, Any]) -> list[int]:
-        """List the epochs done that were evaluated, each by the number of steps that its stretch was to have."""
+        """List the epochs with an evaluation, each by the total number of steps of its stretch."""
         parts = stretches(about)
         ends = [*(part["after_epoch"] for part in parts[1:]), self.epoch]
         found: list[int] = []
@@ -148,12 +148,12 @@ class Trainer:
         """Do epochs until the end, or until SIGTERM or Ctrl-C; then write a checkpoint.
 
         Args:
-            progress: Where progress is shown.
-            tracker: As in `trpl.runs.run.train`.
-            callbacks: As in `trpl.runs.run.train`.
+            progress: The display.
+            tracker: See `trpl.runs.run.train`.
+            callbacks: See `trpl.runs.run.train`.
 
         Returns:
-            Where the run is and how it ended.
+            The run folder and how the run ended.
         """
         with self.advice():
             signal = self.epochs(progress, tracker, callbacks)
@@ -167,15 +167,15 @@ class Trainer:
             )
 
     def epochs(self, progress: Progress, tracker: Any, callbacks: Sequence[Callback]) -> int | None:
-        """Do the epochs that are left, and save.
+        """Do the remaining epochs, and save.
 
         Args:
-            progress: Where progress is shown.
-            tracker: As in `trpl.runs.run.train`.
-            callbacks: As in `trpl.runs.run.train`.
+            progress: The display.
+            tracker: See `trpl.runs.run.train`.
+            callbacks: See `trpl.runs.run.train`.
 
         Returns:
-            The signal that asked to stop, or None.
+            The signal that stopped the run, or None.
         """
         config = self.config
         tracked = (
@@ -191,13 +191,13 @@ class Trainer:
             events = [write, *([] if track is None else [track]), *callbacks]
             progress.begin(self.epoch, self.head)
             while self.epoch < config.last_epoch and not stop.is_set():
-                metrics, evaluation, goes_on = self.step(events)
+                metrics, evaluation, proceed = self.step(events)
                 if self.epoch % config.checkpoint_every == 0:
                     self.save()
                 progress.update(self.epoch, metrics, evaluation)
                 if word := self.binding.advice(metrics):
                     progress.say(word)
-                if not goes_on:
+                if not proceed:
                     break
         if self.saved != self.epoch:
             self.save()
@@ -210,10 +210,10 @@ class Trainer:
             events: Functions of steps and scalars.
 
         Returns:
-            Metrics, the mean return of the evaluation, and whether to go on.
+            Metrics, the mean return of the evaluation, and whether to continue.
 
         Raises:
-            RunError: A number of the update is not finite.
+            RunError: A metric is not finite.
         """
         config, started = self.config, time.perf_counter()
         with self.watchdog.watching(self.collector.environments.position):
@@ -238,7 +238,7 @@ class Trainer:
         self.seconds += time.perf_counter() - started
         timing = {
             "seconds": self.seconds,
-            "steps_per_second": config.rollout_size / (updated - started),  # of training alone
+            "steps_per_second": config.rollout_size / (updated - started),  # without evaluation
             "collecting": collected - started,
             "updating": updated - collected,
             "evaluating": evaluated - updated,
@@ -249,7 +249,7 @@ class Trainer:
         return metrics | timing, evaluation, all(answer is not False for answer in answers)
 
     def evaluate(self, steps: int) -> float | None:
-        """Run noise-free episodes where this epoch has an evaluation.
+        """Run noise-free episodes if this epoch has an evaluation.
 
         Args:
             steps: Environment steps so far, for the record.
@@ -287,7 +287,7 @@ class Trainer:
         return mean
 
     def save(self) -> None:
-        """Write a checkpoint, after the records that belong to it."""
+        """Write a checkpoint, after syncing the records that belong to it."""
         records.flush(self.folder)
         checkpoints.save(
             self.folder,
@@ -302,32 +302,32 @@ class Trainer:
 
     @contextlib.contextmanager
     def advice(self) -> Iterator[None]:
-        """Add to errors of the environment and of the disk what is saved and how to go on.
+        """Add to errors of the environment and the disk what is saved and how to resume.
 
         Yields:
             Nothing.
 
         Raises:
-            FaultyEnvironmentError: The environment raised, hung, or returned something that is not a number.
-            RunError: The disk is full, or cannot be written to.
+            FaultyEnvironmentError: The environment raised, hung, or returned a non-finite number.
+            RunError: The disk is full or not writable.
         """
         try:
             yield
         except FaultyEnvironmentError as error:
-            raise FaultyEnvironmentError(f"{error}. {self.how_to_go_on()}") from error
-        except ConnectionError:  # a tracker's
+            raise FaultyEnvironmentError(f"{error}. {self.how_to_resume()}") from error
+        except ConnectionError:  # of a tracker
             raise
         except OSError as error:
-            raise RunError(f"{self.folder} cannot be written: {os_problem(error)}. {self.how_to_go_on()}") from error
+            raise RunError(f"{self.folder} cannot be written: {os_problem(error)}. {self.how_to_resume()}") from error
 
-    def how_to_go_on(self) -> str:
+    def how_to_resume(self) -> str:
         """Say what is saved and how to resume.
 
         Returns:
             A sentence.
         """
         saved = f"It is saved up to epoch {self.saved}" if self.saved else "No checkpoint was due yet"
-        return f"{saved}: once that is mended, go on with `trpl resume {self.folder}`"
+        return f"{saved}: once that is fixed, continue with `trpl resume {self.folder}`"
 
 
 def task_of(config: Config) -> Task:
@@ -343,7 +343,7 @@ def task_of(config: Config) -> Task:
 
 
 def make_collector(config: Config) -> Collector:
-    """Make what gathers a configuration's experience."""
+    """Make the collector of a configuration."""
     return Collector(
         task_of(config),
         num_envs=config.num_envs,
@@ -359,12 +359,12 @@ def make_collector(config: Config) -> Collector:
 
 
 def make_evaluator(config: Config) -> Evaluator:
-    """Make what runs a configuration's noise-free episodes."""
+    """Make the evaluator of a configuration."""
     return Evaluator(task_of(config), seed=config.seed, released=config.released_evaluation)
 
 
 def episode_means(rollout: Rollout) -> dict[str, float | None]:
-    """Average return and length of the episodes that ended in this rollout; None where none did."""
+    """Average return and length of the episodes that ended in this rollout; None if none did."""
     if not len(rollout.episode_returns):
         return {"train_return": None, "train_length": None}
     return {
@@ -374,7 +374,7 @@ def episode_means(rollout: Rollout) -> dict[str, float | None]:
 
 
 def check_finite(metrics: dict[str, Any], *, epoch: int, folder: Path) -> None:
-    """Refuse an epoch after which something is not a number."""
+    """Refuse an epoch with a non-finite metric."""
     broken = [name for name, value in metrics.items() if value is not None and not math.isfinite(value)]
     if broken:
         raise RunError(

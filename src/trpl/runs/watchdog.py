@@ -1,9 +1,9 @@
 """A time-out for environments that costs nothing per step.
 
-A thread looks at the environments' step counters a few times per time-out. When they stand still for that long inside
-an environment, the run is interrupted with an error that says where; where even that has no effect, because the
-environment hangs in code that does not return to Python, the process in `guard` ends the run. Checkpoints are written
-whole or not at all, so the last one is there either way.
+A thread polls the environments' step counters a few times per time-out. If they stand still for that long inside an
+environment, the run is interrupted with an error that says where. If that has no effect, because native code does not
+return to Python, the `guard` process kills the run. Checkpoints are written atomically, so the last one is intact
+either way.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from trpl.errors import FaultyEnvironmentError
 from trpl.rollouts import Environment
 from trpl.runs import guard
 
-NUM_LOOKS = 8  # per time-out
+NUM_POLLS = 8  # per time-out
 
 
 class Watchdog:
-    """Watches the thread it is made in, which has to be the main one, as only that can be interrupted.
+    """Watches the thread that makes it, which has to be the main thread: only that can be interrupted.
 
-    `seconds` None watches nothing. `interrupt`, where set, is given the error to raise in the watched thread.
+    `seconds` None disables it. `interrupt`, if set, is called with the error to raise in the watched thread.
     """
 
     def __init__(self, *, seconds: float | None, env_id: str, folder: Path):
@@ -45,8 +45,8 @@ class Watchdog:
             return self
         words = self._words(self.env_id, "in code that does not return to Python; the run was ended by force")
         words = f"{words}. {self._saved}"
-        command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(self.seconds / NUM_LOOKS), words]
-        with _blocked_signals():  # which the guard inherits: Ctrl-C is for the run
+        command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(self.seconds / NUM_POLLS), words]
+        with _blocked_signals():  # the guard inherits the mask: Ctrl-C is for the run
             self._guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         self._pipe = self._guard.stdin.fileno() if self._guard.stdin is not None else -1
         os.set_blocking(self._pipe, False)
@@ -63,7 +63,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watching(self, position: Callable[[], Any]) -> Iterator[None]:
-        """Meanwhile `position()` has to change at least every `seconds`."""
+        """Require that `position()` changes at least every `seconds` inside the context."""
         self._position = position
         self._tell("+")
         try:
@@ -74,19 +74,19 @@ class Watchdog:
 
     def _watch(self) -> None:
         assert self.seconds is not None
-        before, looks = None, 0
-        while not self._ended.wait(self.seconds / NUM_LOOKS):
+        before, polls = None, 0
+        while not self._ended.wait(self.seconds / NUM_POLLS):
             position = self._position
             now = position() if position is not None else None
-            looks = looks + 1 if now is not None and now == before else 0
+            polls = polls + 1 if now is not None and now == before else 0
             before = now
-            if looks < NUM_LOOKS:
+            if polls < NUM_POLLS:
                 self._tell(".")
-            elif looks == NUM_LOOKS:
+            elif polls == NUM_POLLS:
                 self._end()
 
     def _end(self) -> None:
-        """Say what hangs where, and interrupt it."""
+        """Tell the guard what hangs where, and interrupt it."""
         innermost = sys._current_frames().get(self._thread_id)
         hanging = _environment(innermost)
         where = self.env_id if hanging is None else hanging.where()
@@ -98,22 +98,22 @@ class Watchdog:
 
     def _words(self, where: str, how: str) -> str:
         return (
-            f"{where} has not answered for {self.seconds:g} s, {how} (where a step may take longer, use --env-timeout"
+            f"{where} has not answered for {self.seconds:g} s, {how} (if steps may take longer, set --env-timeout"
             " SECONDS, or none)"
         )
 
     @property
     def _saved(self) -> str:
-        return f"What was saved is intact: go on with `trpl resume {self.folder}`"
+        return f"What was saved is intact: continue with `trpl resume {self.folder}`"
 
     def _tell(self, line: str) -> None:
         if self._guard is not None:
-            with contextlib.suppress(OSError, ValueError):  # a guard that is gone or stopped: the thread still watches
+            with contextlib.suppress(OSError, ValueError):  # without the guard the thread still watches
                 os.write(self._pipe, f"{line}\n".encode())
 
 
 def _environment(frame: FrameType | None) -> Environment | None:
-    """Return the environment that a frame or one of its callers is a method of."""
+    """Return the environment whose method a frame or one of its callers runs."""
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Environment):

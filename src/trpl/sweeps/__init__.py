@@ -1,1 +1,1 @@
-"""Many runs, each done exactly once, on this machine or a cluster."""
+"""Sweeps: many runs, each done exactly once, on this machine or a cluster."""

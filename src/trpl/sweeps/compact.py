@@ -1,4 +1,4 @@
-"""Compact records: what reports read of a finished run, small enough for a repository."""
+"""Compact records: the files of a finished run that reports read, small enough for a repository."""
 
 import gzip
 import os
@@ -13,16 +13,15 @@ from trpl.settings.config import Config, differing
 
 
 def compact(run: str | Path, results: str | Path, *, place: str | Path | None = None) -> Path:
-    """Copy a run's records to `results`/`place` (<env>/<method>/seed-<n> by default), whole or not at all.
+    """Copy a run's records atomically to `results`/`place` (<env>/<method>/seed-<n> by default), replacing older ones.
 
-    Metrics, evaluations and timings are gzipped, the same bytes for the same records. `config.json` is copied as it is,
-    but for the folder in its command: a record that others read names runs/`place`, not a path of this machine. What
-    was there before is replaced.
+    Metrics, evaluations and timings are gzipped reproducibly. `config.json` is copied, except that its command names
+    runs/`place` instead of a path of this machine.
     """
     run = Path(run)
     config, done = read_config(run), _last_epoch(run)
     if done != config.last_epoch:
-        raise RunError(f"{run} has done {done} of {config.last_epoch} epochs: only finished runs are compacted")
+        raise RunError(f"{run} has done {done} of {config.last_epoch} epochs: only finished runs can be compacted")
     place = place or place_of(config)
     final = Path(results) / place
     temporary = final.with_name(f".{final.name}-{os.getpid()}")
@@ -52,10 +51,10 @@ def recorded(config: Config, folder: Path) -> bool:
 
     Args:
         config: The settings.
-        folder: Where `compact` would keep the run's records.
+        folder: The folder for the run's compact records.
 
     Returns:
-        Whether the run need not be done again.
+        Whether the run is done.
     """
     return is_run(folder) and _last_epoch(folder) == config.last_epoch and not differing(config, read_config(folder))
 

@@ -1,4 +1,4 @@
-"""How far runs are, read from the records they write while they are at work elsewhere."""
+"""The progress of runs in other processes, read from the records that they write."""
 
 import os
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ from trpl.runs.folder import EVALUATIONS, TIMINGS
 from trpl.sweeps.jobs import Job
 
 
-class NewLines:
-    """A file of JSON lines that somebody else appends to, and may cut back: `new` gives the whole lines added since."""
+class JsonLinesTail:
+    """A JSON-lines file that another process appends to and may truncate; `new` returns the lines added since."""
 
     def __init__(self, path: Path):
         self.path, self._offset = path, 0
 
     def new(self) -> tuple[list[dict], bool]:
-        """Return lines not seen before, and whether the file was cut back, so that all lines are given again."""
+        """Return complete unread lines, and whether the file was truncated, and all lines are returned again."""
         try:
             with open(self.path, "rb") as file:
                 cut = file.seek(0, os.SEEK_END) < self._offset
@@ -31,7 +31,7 @@ class NewLines:
 
 
 def _record(line: bytes) -> dict | None:
-    """Return a line's record, None where it is damaged: that is for the run itself to say."""
+    """Parse a line; return None if it is damaged, which the run itself reports."""
     try:
         return records.parse(line, where="")
     except RecordError:
@@ -45,8 +45,8 @@ class JobProgress:
         self.job = job
         self.epochs, self.seconds = 0, 0.0
         self.best: float | None = None
-        self._timings = NewLines(job.folder / TIMINGS)
-        self._evaluations = NewLines(job.folder / EVALUATIONS)
+        self._timings = JsonLinesTail(job.folder / TIMINGS)
+        self._evaluations = JsonLinesTail(job.folder / EVALUATIONS)
 
     def update(self) -> None:
         timings, cut = self._timings.new()
@@ -62,9 +62,9 @@ class JobProgress:
 
 
 def seconds_left(of: Iterable[JobProgress], *, among: Iterable[JobProgress], num_workers: int) -> float | None:
-    """Return what is left of the jobs `of`, each at the pace of jobs of its method and task, spread over the workers.
+    """Estimate the time for the jobs `of`, each at the mean speed of its method and task, spread over the workers.
 
-    A method and task without an epoch yet goes at the pace of all jobs; None while there is none.
+    A method and task without a finished epoch gets the mean speed of all jobs; None before the first epoch of any.
     """
     taken: dict[tuple[str, str] | None, list[float]] = {}
     for progress in among:

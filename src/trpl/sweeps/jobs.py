@@ -1,8 +1,8 @@
-"""A job of a sweep: one run in its folder, done by a process of its own, here or on a node of a cluster.
+"""A job of a sweep: one run in its folder, in a process of its own, here or on a node of a cluster.
 
-The process runs what `trpl train` and `trpl resume` run, on one thread, and writes to `log.txt` in the run folder. It
-stops, saving, when its standard input is closed, so it never outlives whoever started it. Whether a run is finished is
-read from its folder and nowhere else: that is why a sweep can be killed and started again.
+The process runs `trpl train` or `trpl resume` on one thread and logs to `log.txt` in the run folder. It saves and stops
+when its standard input is closed, so it never outlives the process that started it. Only the run folder says whether a
+run is finished, so a sweep can be killed and restarted.
 """
 
 import json
@@ -39,8 +39,8 @@ class Job:
     Args:
         config: Its settings.
         folder: Its run folder.
-        compiled: Where compiled code may be kept for runs like it.
-        other_versions: Whether to go on with it although libraries have other versions than it began with.
+        compiled: The folder that caches compiled code for similar runs.
+        other_versions: Whether to resume it with other library versions than it began with.
     """
 
     config: Config
@@ -60,7 +60,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        """Whether the checkpoint after the last epoch is there, which is the last thing training writes."""
+        """Whether the checkpoint of the last epoch exists, which training writes last."""
         newest = next(iter(checkpoint_folders(self.folder)), None)
         return newest is not None and int(newest.name) >= self.config.last_epoch
 
@@ -75,10 +75,10 @@ class Job:
 
 
 def check_folder(job: Job) -> None:
-    """Refuse a folder that holds a run of another configuration, naming the difference.
+    """Refuse a folder that holds a run with other settings, naming the difference.
 
     Args:
-        job: The job whose folder it is.
+        job: The job.
 
     Raises:
         ConfigError: The settings differ.
@@ -88,13 +88,13 @@ def check_folder(job: Job) -> None:
     found = read_config(job.folder)
     for name in differing(job.config, found):
         raise ConfigError(
-            f"{job.folder} holds a run with {name} {found.get(name)!r}, this sweep wants {job.config.get(name)!r}: "
-            "give another --out, or remove it"
+            f"{job.folder} holds a run with {name} {found.get(name)!r}, this sweep needs {job.config.get(name)!r}: "
+            "give another --out, or remove the run"
         )
 
 
 def command(job: Job) -> list[str]:
-    """Return the words after `trpl` that start the run, or go on with it."""
+    """Return the arguments of `trpl` that start or resume the run."""
     extra = [f"--plugin={word}" for word in plugins()]
     if is_run(job.folder):
         return ["resume", str(job.folder), *(["--other-versions"] if job.other_versions else []), *extra]
@@ -103,13 +103,13 @@ def command(job: Job) -> list[str]:
 
 
 def options(settings: Mapping[str, Any]) -> list[str]:
-    """Write settings as options of the command line.
+    """Format settings as command-line options.
 
     Args:
         settings: Settings by name.
 
     Returns:
-        The words.
+        The options.
     """
     words = []
     for name, value in settings.items():
@@ -126,7 +126,7 @@ def options(settings: Mapping[str, Any]) -> list[str]:
 
 
 def environment(compiled: Path) -> dict[str, str]:
-    """Give this process's variables, with one thread everywhere and a place for code compiled on this machine."""
+    """Return this process's environment variables, restricted to one thread, with a cache for compiled code."""
     threads = dict.fromkeys(THREAD_VARIABLES, "1")
     return {**os.environ, **threads, "XLA_FLAGS": one_thread_flags(), **cache_variables(compiled)}
 
@@ -134,15 +134,15 @@ def environment(compiled: Path) -> dict[str, str]:
 def start_worker(
     words: list[str], *, log: Path, compiled: Path, variables: Mapping[str, str] | None = None
 ) -> subprocess.Popen:
-    """Start a process that runs `trpl WORDS` on one thread; it stops when its input is closed.
+    """Start a process that runs `trpl WORDS` on one thread and stops when its standard input is closed.
 
-    It has a session of its own, so that Ctrl-C reaches only whoever started it.
+    It has a session of its own, so that Ctrl-C reaches only the parent.
 
     Args:
-        words: The words after `trpl`.
-        log: The file that its output is added to.
-        compiled: Where compiled code is kept.
-        variables: Added to its environment: what must not stand in a command.
+        words: The arguments of `trpl`.
+        log: The file to which its output is appended.
+        compiled: The folder that caches compiled code.
+        variables: Additional environment variables, for secrets that a command line would expose.
 
     Returns:
         The process.
@@ -175,20 +175,20 @@ def release(process: subprocess.Popen) -> None:
         process.stdin.close()
 
 
-def ended_badly(code: int) -> str:
-    """Say what an exit code says, in words.
+def describe_exit(code: int) -> str:
+    """Describe a non-zero exit code.
 
     Args:
         code: The exit code; negative ones are signals.
 
     Returns:
-        Words that go on after "it".
+        A predicate for the subject "it".
     """
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 def log_tail(log: Path, *, num_lines: int = 15) -> str:
-    """Read the last lines a job wrote.
+    """Read the last lines of a job's log.
 
     Args:
         log: The log file.

@@ -1,10 +1,10 @@
-"""Jobs on this machine: a process each, as many at a time as asked for."""
+"""A pool of processes on this machine."""
 
 import subprocess
 import time
 from collections.abc import Iterator
 
-from trpl.sweeps.jobs import Job, ended_badly, release, start_job
+from trpl.sweeps.jobs import Job, describe_exit, release, start_job
 
 POLL_SECONDS = 0.05
 
@@ -26,10 +26,7 @@ class LocalPool:
         return set(self._processes)
 
     def ended(self, *, timeout: float) -> list[tuple[Job, str]]:
-        """List jobs that ended, each with what went wrong ("" if nothing did).
-
-        Waits for the first for `timeout` seconds.
-        """
+        """List ended jobs, each with a failure reason ("" for none), waiting up to `timeout` seconds for the first."""
         until = time.monotonic() + timeout
         while not (found := list(self._collect())) and self._processes and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
@@ -41,7 +38,7 @@ class LocalPool:
             if code is not None:
                 release(process)
                 del self._processes[job]
-                yield job, ended_badly(code) if code else ""
+                yield job, describe_exit(code) if code else ""
 
     def stop(self) -> None:
         """Ask every job to save and stop."""

@@ -1,4 +1,4 @@
-"""What a sweep runs: methods × tasks × variants × seeds, from a named preset or a TOML file.
+"""The runs of a sweep: methods × tasks × variants × seeds, from a named preset or a TOML file.
 
     methods = ["kl", "ppo"]            # a run per method, task, variant and seed
     tasks = ["Hopper-v4", "Walker2d-v4"]
@@ -13,8 +13,8 @@
     [variant.small]                    # and for one variant, strongest of all: each method runs once per variant
     hidden_sizes = [32, 32]
 
-What a file does not say is the paper's preset of method and task. The same file is a preset for a single run:
-`trpl train kl Hopper-v4 --preset FILE` uses its values for that method and task.
+Settings that a file does not give come from the paper's preset of method and task. The same file is a preset for a
+single run: `trpl train kl Hopper-v4 --preset FILE` uses its values for that method and task.
 """
 
 import json
@@ -36,12 +36,12 @@ Values = Mapping[str, Any]
 VARIANT = re.compile(r"[\w=,+-][\w.=,+ -]{0,99}")
 MOST_SEEDS = 10_000
 KEYS = ("methods", "tasks", "seeds", "settings", "task", "method", "variant")
-NOT_IN_FILES = ("method", "env_id", "seed")  # said by methods, tasks and seeds, never as settings
+NOT_IN_FILES = ("method", "env_id", "seed")  # given by methods, tasks and seeds, never as settings
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A file's content, checked."""
+    """The checked content of a file."""
 
     methods: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Plan:
     variant: Mapping[str, Values] = field(default_factory=dict)
 
     def overrides(self, method: str, env_id: str) -> dict[str, Any]:
-        """Return what the file sets for a method on a task, variants apart."""
+        """Return the settings for a method on a task, without those of variants."""
         return {**self.settings, **self.task.get(env_id, {}), **self.method.get(method, {})}
 
 
@@ -62,21 +62,21 @@ class PlannedRun(NamedTuple):
 
 
 def planned_runs(name: str, *, seeds: Sequence[int] | None = None, overrides: Values | None = None) -> list[PlannedRun]:
-    """List the runs of a sweep, the first seed of everything first.
+    """List the runs of a sweep, seed by seed.
 
-    Runs of one method on one task that differ by more than the seed get a folder per variant: its name in the file, or
-    the settings that differ.
+    Runs of one method on one task that differ in more than the seed get a folder per variant, named after the
+    variant or the settings that differ.
 
     Args:
         name: A named sweep, or a TOML file.
-        seeds: Seeds that are stronger than the file's.
-        overrides: Settings that are stronger than the file's.
+        seeds: Seeds in place of the file's.
+        overrides: Settings that take precedence over the file's.
 
     Returns:
         The runs, each with its folder.
 
     Raises:
-        ConfigError: There is no such sweep, or it says something that does not exist.
+        ConfigError: There is no such sweep, or it contains an unknown name or an invalid value.
     """
     overrides = dict(overrides or {})
     check_overrides(overrides)
@@ -88,7 +88,7 @@ def planned_runs(name: str, *, seeds: Sequence[int] | None = None, overrides: Va
         plan = read_plan(name)
         for wanted in ("methods", "tasks"):
             if not getattr(plan, wanted):
-                raise ConfigError(f'{name} says no {wanted}: a sweep needs {wanted} = ["..."]')
+                raise ConfigError(f'{name} has no {wanted}: a sweep needs {wanted} = ["..."]')
         found = [
             (preset(method, env_id, **plan.overrides(method, env_id) | dict(changes) | overrides), variant)
             for env_id in plan.tasks
@@ -107,12 +107,12 @@ def planned_runs(name: str, *, seeds: Sequence[int] | None = None, overrides: Va
         for config, variant in zip(configs, variants, strict=True)
     ]
     if len({run.folder for run in runs}) < len(runs):
-        raise ConfigError(f"{name}: two runs are the same; each method, task, variant and seed once")
+        raise ConfigError(f"{name}: two runs are the same; list each method, task, variant and seed once")
     return runs
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read a sweep or preset file; unknown keys are refused with the nearest right one."""
+    """Read a sweep or preset file; refuse unknown keys, suggesting the nearest."""
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -126,7 +126,7 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def preset_overrides(path: str | Path, method: str, env_id: str) -> dict[str, Any]:
-    """Read what a preset file sets for one method on one task.
+    """Read the settings of a preset file for one method on one task.
 
     Args:
         path: The TOML file.
@@ -137,7 +137,7 @@ def preset_overrides(path: str | Path, method: str, env_id: str) -> dict[str, An
         Settings by name.
 
     Raises:
-        ConfigError: It is for another method or task, or says something that does not exist.
+        ConfigError: It is for another method or task, or contains an unknown name or an invalid value.
     """
     plan = read_plan(path)
     if plan.variant:
@@ -151,7 +151,7 @@ def preset_text(config: Config, *, base: Config, comment: str = "") -> str:
     """Write a preset file.
 
     Args:
-        config: What the file leads to; its seed is left out.
+        config: The configuration that the file describes; its seed is left out.
         base: The paper's preset, which the file changes.
         comment: The first line.
 
@@ -167,7 +167,7 @@ def preset_text(config: Config, *, base: Config, comment: str = "") -> str:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Read seeds.
+    """Parse seeds.
 
     Args:
         text: "10" is the seeds 0 … 9, "3,5" those two, "10:20" from 10 up to but without 20.
@@ -176,7 +176,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         The seeds.
 
     Raises:
-        ConfigError: The text is none of these.
+        ConfigError: The text has another form.
     """
     try:
         if "," in text:
@@ -190,14 +190,14 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     except (ValueError, OverflowError):
         seeds = ()
     if not 0 < len(seeds) <= MOST_SEEDS or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ConfigError(f'seeds {text!r}: give how many ("10"), which ("3,5") or a range ("10:20")')
+        raise ConfigError(f'seeds {text!r}: give a number of seeds ("10"), a list ("3,5") or a range ("10:20")')
     return seeds
 
 
 def overrides_of(config: Config) -> dict[str, Any]:
-    """Return the fewest settings that make the preset of `config`'s method and task into `config`."""
+    """Return the fewest overrides that turn the preset of `config`'s method and task into `config`."""
     found: dict[str, Any] = {}
-    while True:  # one setting may bring others with it (a schedule its temperature), which then need setting back
+    while True:  # an override may imply other settings (a schedule its temperature), which then need overriding too
         reached = preset(config.method, config.env_id, **found)
         missing = {name: config.get(name) for name in differing(config, reached, apart_from=())}
         if not missing:
@@ -206,12 +206,12 @@ def overrides_of(config: Config) -> dict[str, Any]:
 
 
 def _changed(config: Config, overrides: Values) -> Config:
-    """Return `config` with `overrides`, which bring with them what they imply, as on the command line of one run."""
+    """Return `config` with `overrides` and the settings that they imply, as on the command line of a single run."""
     return preset(config.method, config.env_id, **{**overrides_of(config), **overrides})
 
 
 def _difference_names(configs: Sequence[Config]) -> list[str]:
-    """List for each configuration what tells it from others of its method and task; empty where it is the only one."""
+    """Name each configuration by the settings that distinguish it among those of its method and task."""
     names = []
     for config in configs:
         alike = [c for c in configs if (c.env_id, c.method) == (config.env_id, config.method)]
@@ -252,7 +252,7 @@ def _plan(content: Mapping[str, Any]) -> Plan:
 def _names(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
     found = content.get(key, [])
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise ConfigError(f'{key} wants a list of names, ["...", "..."], not {found!r}')
+        raise ConfigError(f'{key} must be a list of names, ["...", "..."], not {found!r}')
     return tuple(found)
 
 
@@ -261,30 +261,30 @@ def _seeds(found: Any) -> tuple[int, ...]:
         return tuple(range(found))
     if isinstance(found, list) and found and all(type(seed) is int and seed >= 0 for seed in found):
         return tuple(found)
-    raise ConfigError(f"seeds wants how many (at most {MOST_SEEDS}), or a list of seeds, not {found!r}")
+    raise ConfigError(f"seeds must be a number of seeds (at most {MOST_SEEDS}) or a list of seeds, not {found!r}")
 
 
 def _table(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = content.get(key, {})
     if not isinstance(found, dict):
-        raise ConfigError(f"{key} wants tables [{key}.NAME], not {found!r}")
+        raise ConfigError(f"{key} must be tables [{key}.NAME], not {found!r}")
     return found
 
 
 def _settings(found: Any, where: str) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise ConfigError(f"[{where}] wants settings by name, not {found!r}")
+        raise ConfigError(f"[{where}] must be settings by name, not {found!r}")
     try:
         check_overrides(found)
     except ConfigError as error:
         raise ConfigError(f"in [{where}] {error}") from error
     for name in set(found).intersection(NOT_IN_FILES):
-        raise ConfigError(f"in [{where}] {name} is not a setting: methods, tasks and seeds say it")
+        raise ConfigError(f"in [{where}] {name} is not a setting: use methods, tasks and seeds")
     return {name: _switched_off(name, value) for name, value in found.items()}
 
 
 def _switched_off(name: str, value: Any) -> Any:
-    """None for "none" where a setting can be off, since TOML has no null."""
+    """Return None for the "none" of an optional setting, since TOML has no null."""
     return None if value == "none" and name in settings() and settings()[name].metadata["optional"] else value
 
 

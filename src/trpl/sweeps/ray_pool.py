@@ -1,7 +1,7 @@
-"""Jobs on a Ray cluster: the same process per job, started by a Ray task on whichever node has a free CPU.
+"""A pool on a Ray cluster: the same process per job, started by a Ray task on any node with a free CPU.
 
-Run folders must be on a path that all nodes share, and `trpl` must be installed on each. Ray schedules; whether a job
-is tried again is the sweep's decision, so tasks are not retried here.
+Run folders must be on a path that all nodes share, and `trpl` must be installed on each. Tasks are not retried by Ray:
+the sweep decides whether to try a job again.
 """
 
 import logging
@@ -17,11 +17,11 @@ with needs("ray"):
     from ray import exceptions
 
 from trpl.errors import RunError
-from trpl.sweeps.jobs import Job, ended_badly, release, start_job
+from trpl.sweeps.jobs import Job, describe_exit, release, start_job
 
 
 def run_job(values: dict[str, Any]) -> int:
-    """Do a job on a node and return its exit code; a cancelled task asks the process to save and stop."""
+    """Run a job on a node and return its exit code; cancelling the task makes the process save and stop."""
     process = start_job(Job.from_json(values))
     try:
         return process.wait()
@@ -31,7 +31,7 @@ def run_job(values: dict[str, Any]) -> int:
 
 
 class RayPool:
-    """Runs jobs as tasks of a Ray cluster; all of them are handed over at once unless `num_workers` says how many."""
+    """Runs jobs as tasks of a Ray cluster, all submitted at once unless `num_workers` limits them."""
 
     def __init__(self, *, address: str, num_workers: int | None = None):
         self.num_workers = num_workers
@@ -53,14 +53,11 @@ class RayPool:
         self._jobs[self._task.remote(shared.to_json())] = job
 
     def running(self) -> set[Job]:
-        """List jobs that a node has begun with: their logs have grown since they were handed over."""
+        """List jobs that a node has started: their logs have grown since they were submitted."""
         return {job for job in self._jobs.values() if _size(job) > self._log_sizes[job]}
 
     def ended(self, *, timeout: float) -> list[tuple[Job, str]]:
-        """List jobs that ended, each with what went wrong ("" if nothing did).
-
-        Waits for the first for `timeout` seconds.
-        """
+        """List ended jobs, each with a failure reason ("" for none), waiting up to `timeout` seconds for the first."""
         if not self._jobs:
             return []
         ready, _ = ray.wait(list(self._jobs), num_returns=1, timeout=timeout)
@@ -72,12 +69,12 @@ class RayPool:
             ray.cancel(reference, force=False)
 
     def kill(self) -> None:
-        """Leave the cluster, which ends what this sweep still has on it."""
+        """Leave the cluster, which ends this sweep's remaining tasks."""
         ray.shutdown()
 
 
 def check_reachable(address: str) -> None:
-    """Raise OSError unless something answers at host:port, which Ray itself finds out only after minutes."""
+    """Raise OSError unless something answers at host:port; Ray itself takes minutes to notice."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "://" not in address:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -94,4 +91,4 @@ def _failure(reference: Any) -> str:
         return f"lost its node or worker ({type(error).__name__})"
     except (exceptions.RayError, subprocess.SubprocessError, OSError) as error:
         return f"could not be run ({type(error).__name__}: {str(error).strip().splitlines()[-1]})"
-    return ended_badly(int(code)) if code else ""  # type: ignore[arg-type]
+    return describe_exit(int(code)) if code else ""  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
-"""Many runs, each done exactly once: on this machine's cores or on a Ray cluster, killed and started again at will.
+"""Many runs, each done exactly once: on this machine's cores or on a Ray cluster, killed and restarted at will.
 
-What is done is read from the run folders, so a sweep has no state of its own to lose. Runs that are finished, or whose
-records are kept already, are passed over; half-done ones go on from their checkpoints; one that another process works
-on is waited for: two sweeps over the same folder share the work.
+Progress is read from the run folders, so a sweep has no state of its own to lose. Finished runs, and those with kept
+records, are skipped; unfinished ones resume from their checkpoints; a run that another process holds is waited for, so
+two sweeps over the same folder share the work.
 """
 
 import os
@@ -22,11 +22,11 @@ from trpl.sweeps.table import SweepTable
 
 NUM_TRIES = 2
 TICK_SECONDS = 0.5
-SECONDS_BETWEEN_LOOKS = 2.0  # at a run that another process works on
+LOCKED_POLL_SECONDS = 2.0  # between checks of a run that another process holds
 
 
 class Pool(Protocol):
-    """Where jobs are done."""
+    """A place that runs jobs."""
 
     @property
     def num_workers(self) -> int | None: ...  # None: as many as the cluster takes
@@ -39,21 +39,21 @@ class Pool(Protocol):
 
 
 class Failure(NamedTuple):
-    """A job that did not end well, and why; the reason goes on after "it"."""
+    """A job that failed, and the reason as a predicate for the subject "it"."""
 
     job: Job
     reason: str
 
 
 class SweepResult(NamedTuple):
-    """How a sweep ended."""
+    """The outcome of a sweep."""
 
     done: tuple[Job, ...]
     failed: tuple[Failure, ...]
     stopped: bool
-    """Whether it was asked to stop before all was done; the same command goes on."""
+    """Whether a signal stopped it before all runs were done; the same command continues."""
     signal: int | None = None
-    """What asked it to stop: SIGINT or SIGTERM."""
+    """The signal that stopped it: SIGINT or SIGTERM."""
 
 
 def sweep(
@@ -66,24 +66,24 @@ def sweep(
     other_versions: bool = False,
     console: Console | None = None,
 ) -> SweepResult:
-    """Do runs, each exactly once; those that are done already are passed over, half-done ones go on.
+    """Do runs, each exactly once; skip finished ones and resume unfinished ones.
 
     Args:
-        runs: What to do, as `trpl.sweeps.plan.planned_runs` gives it.
-        out: The folder below which the run folders are.
-        workers: Processes of one thread at a time; the number of cores by default.
-        ray_address: The Ray cluster that does the work instead, or "auto".
-        results: A folder in which to keep compact records of finished runs. A run whose record is there with the same
-            settings is done, even where its run folder is gone.
-        other_versions: Go on with half-done runs although libraries have other versions than these began with.
-        console: Where progress is shown; standard error by default.
+        runs: The runs, from `trpl.sweeps.plan.planned_runs`.
+        out: The parent of the run folders.
+        workers: Single-threaded processes at a time; the number of cores by default.
+        ray_address: A Ray cluster to use instead, or "auto".
+        results: A folder for compact records of finished runs. A run with the same settings and a record there
+            counts as done, even without its run folder.
+        other_versions: Resume unfinished runs with other library versions than they began with.
+        console: Where to show progress; standard error by default.
 
     Returns:
-        Which runs are done, which failed and why, and whether the sweep was stopped.
+        The runs done, the failed ones with reasons, and whether the sweep was stopped.
 
     Raises:
-        ConfigError: A folder holds a run of another configuration.
-        MissingExtraError: Ray was asked for and is not installed.
+        ConfigError: A folder holds a run with other settings.
+        MissingExtraError: `ray_address` is given and Ray is not installed.
     """
     out = Path(out)
     jobs = [
@@ -103,7 +103,7 @@ def sweep(
 
 
 def _kept(job: Job, record: Path) -> bool:
-    """Tell whether a run that is not here has its record kept, as in a clone of a repository with results."""
+    """Tell whether a run without a folder has a record, as in a clone of a repository with results."""
     return not is_run(job.folder) and recorded(job.config, record)
 
 
@@ -118,7 +118,7 @@ def make_pool(*, workers: int | None, ray_address: str | None) -> Pool:
 
 
 def num_cores() -> int:
-    """Count the cores this process may use, which on a shared machine are not all.
+    """Count the cores that this process may use, on a shared machine perhaps not all.
 
     Returns:
         The number.
@@ -127,70 +127,70 @@ def num_cores() -> int:
 
 
 class Sweep:
-    """The jobs and where each stands."""
+    """The jobs and their states."""
 
     def __init__(self, jobs: Sequence[Job], *, pool: Pool, table: SweepTable, out: Path, results: str | Path | None):
         self.jobs, self.pool, self.table, self.out, self.results = jobs, pool, table, out, results
         self.done: list[Job] = []
-        self.open: dict[Job, float] = {}  # not handed to the pool: the time before which not to look at it
-        self.handed_over: set[Job] = set()
+        self.pending: dict[Job, float] = {}  # not submitted: the time before which not to check the job
+        self.submitted: set[Job] = set()
         self.tries = dict.fromkeys(jobs, 0)
         self.failed: list[Failure] = []
 
     def run(self) -> SweepResult:
-        """Until every job is done or has failed twice, or until SIGTERM or Ctrl-C; a second one kills the workers."""
+        """Run until all jobs are done or failed twice, or until SIGTERM or Ctrl-C; a second signal kills workers."""
         for job in self.jobs:
-            self.finish(job) if job.finished else self.open.setdefault(job, 0.0)
+            self.finish(job) if job.finished else self.pending.setdefault(job, 0.0)
         if self.done:
             self.table.say(f"{len(self.done)} of {len(self.jobs)} runs are done already")
         try:
             with stop_requests() as stop:
-                while (self.open or self.handed_over) and not stop.is_set():
-                    self.hand_over()
-                    self.judge(self.pool.ended(timeout=TICK_SECONDS))
+                while (self.pending or self.submitted) and not stop.is_set():
+                    self.submit()
+                    self.handle_ended(self.pool.ended(timeout=TICK_SECONDS))
                     self.show()
                 if stop.is_set():
-                    self.wind_up()
+                    self.shut_down()
         except BaseException:
             self.pool.kill()
             raise
         self.show(last=True)
-        return SweepResult(tuple(self.done), tuple(self.failed), stopped=bool(self.open), signal=stop.signal)
+        return SweepResult(tuple(self.done), tuple(self.failed), stopped=bool(self.pending), signal=stop.signal)
 
-    def hand_over(self) -> None:
-        """Give the pool what it has room for; what others are at work on is looked at again later."""
+    def submit(self) -> None:
+        """Start as many pending jobs as the pool has room for; check jobs that other processes hold again later."""
         now = time.monotonic()
-        for job, not_before in list(self.open.items()):
+        for job, not_before in list(self.pending.items()):
             if not self.pool.has_room():
                 return
             if not_before > now:
                 continue
             if in_use(job.folder):
-                self.open[job] = now + SECONDS_BETWEEN_LOOKS
+                self.pending[job] = now + LOCKED_POLL_SECONDS
                 continue
-            del self.open[job]
+            del self.pending[job]
             if job.finished:
                 self.finish(job)
             else:
                 self.pool.start(job)
-                self.handed_over.add(job)
+                self.submitted.add(job)
 
-    def judge(self, ended: Iterable[tuple[Job, str]]) -> None:
-        """Judge jobs that ended: the folder decides, then the reason given."""
+    def handle_ended(self, ended: Iterable[tuple[Job, str]]) -> None:
+        """Finish, requeue or retry ended jobs: the state of the folder decides, then the reason given."""
         for job, reason in ended:
-            self.handed_over.remove(job)
+            self.submitted.remove(job)
             if job.finished:
                 self.finish(job)
                 self.table.say(f"done    {job.name}")
             elif in_use(job.folder):  # another process was faster
-                self.open[job] = time.monotonic() + SECONDS_BETWEEN_LOOKS
+                self.pending[job] = time.monotonic() + LOCKED_POLL_SECONDS
             else:
                 self.retry(job, reason or "ended before its last epoch")
 
     def retry(self, job: Job, reason: str) -> None:
         self.tries[job] += 1
         if self.tries[job] < NUM_TRIES:
-            self.open = {job: 0.0, **self.open}
+            self.pending = {job: 0.0, **self.pending}
             self.table.say(f"again   {job.name}: it {reason}")
         else:
             self.failed.append(Failure(job, reason))
@@ -201,18 +201,18 @@ class Sweep:
         if self.results is not None:
             compact(job.folder, self.results, place=job.folder.relative_to(self.out))
 
-    def wind_up(self) -> None:
+    def shut_down(self) -> None:
         """Let the workers end their epochs and save."""
-        if self.handed_over:
+        if self.submitted:
             self.table.say("stopping: runs end their epoch and save; Ctrl-C once more kills them")
         self.pool.stop()
-        while self.handed_over:
+        while self.submitted:
             for job, _ in self.pool.ended(timeout=TICK_SECONDS):
-                self.handed_over.remove(job)
+                self.submitted.remove(job)
                 if job.finished:
                     self.finish(job)
                 else:
-                    self.open[job] = 0.0
+                    self.pending[job] = 0.0
             self.show()
 
     def show(self, *, last: bool = False) -> None:
@@ -230,10 +230,10 @@ class Sweep:
 
 
 def summary(result: SweepResult) -> str:
-    """Say how a sweep ended: for each failure why, the end of its log, and where the log is.
+    """Summarise a sweep: the counts, and for each failure its reason and the end of its log.
 
     Args:
-        result: What `sweep` gave.
+        result: The outcome of `sweep`.
 
     Returns:
         The text.
@@ -243,5 +243,5 @@ def summary(result: SweepResult) -> str:
         lines += ["", f"{job.name}: it {reason}; the end of {job.log}:"]
         lines += [f"  | {line}" for line in log_tail(job.log).splitlines()]
     if result.stopped:
-        lines += ["stopped before the end; the same command goes on"]
+        lines += ["stopped before the end; the same command continues"]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What a sweep shows: a live table on a terminal, plain lines in a log."""
+"""The display of a sweep: a live table on a terminal, plain lines in a log."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class SweepTable(Screen):
-    """Shows runs by task and method with their states; use as a context manager."""
+    """The states of runs by task and method; a context manager."""
 
     def __init__(self, jobs: Sequence[Job], *, console: Console):
         super().__init__(console)
@@ -24,7 +24,7 @@ class SweepTable(Screen):
         self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
 
     def show(self, states: Mapping[Job, str], *, num_workers: int, last: bool = False) -> None:
-        """Show where all jobs are; `states` are words of STATES."""
+        """Show the states of all jobs, which are words of STATES."""
         for job, progress in self.progress.items():
             if states[job] in ("running", "done"):
                 progress.update()
@@ -56,7 +56,7 @@ class SweepTable(Screen):
         return table
 
     def _left(self, states: Mapping[Job, str], num_workers: int) -> str:
-        """Time left; the rows' add up to the whole sweep's."""
+        """Estimate the time left; the rows add up to the total."""
         waited_for = [self.progress[job] for job, state in states.items() if state in ("running", "waiting")]
         seconds = seconds_left(waited_for, among=self.progress.values(), num_workers=num_workers)
         return "?" if seconds is None else str(timedelta(seconds=round(seconds)))

@@ -1,1 +1,1 @@
-"""Search for a method's settings, with Optuna."""
+"""Tuning of a method's settings, with Optuna."""

@@ -1,4 +1,4 @@
-"""A tuning session: workers of one thread each on one study, watched from here."""
+"""A tuning session: single-threaded workers on one study, supervised by this process."""
 
 import subprocess
 import time
@@ -13,7 +13,7 @@ from trpl.methods.registry import plugins
 from trpl.runs.folder import COMPILED
 from trpl.runs.screen import Screen
 from trpl.runs.stopping import stop_requests
-from trpl.sweeps.jobs import ended_badly, log_tail, options, release, start_worker
+from trpl.sweeps.jobs import describe_exit, log_tail, options, release, start_worker
 from trpl.sweeps.sweep import NUM_TRIES, num_cores
 from trpl.tuning.study import STORAGE_VARIABLE, Tuning, best_preset, best_trial, count_states, open_study
 
@@ -22,7 +22,7 @@ NUM_SHOWN = 5  # best trials in the table
 
 
 class TuneResult(NamedTuple):
-    """How a session of tuning ended."""
+    """The outcome of a tuning session."""
 
     counts: dict[str, int]
     """The number of trials by state."""
@@ -31,27 +31,27 @@ class TuneResult(NamedTuple):
     value: float | None
     """The mean return of that trial."""
     failures: tuple[str, ...]
-    """What went wrong with workers, with the ends of their logs."""
+    """Failures of workers, with the ends of their logs."""
     signal: int | None = None
-    """What asked the session to stop before the end: SIGINT or SIGTERM."""
+    """The signal that stopped the session: SIGINT or SIGTERM."""
 
 
 def tune(
     tuning: Tuning, *, workers: int | None = None, best: str | Path | None = None, console: Console | None = None
 ) -> TuneResult:
-    """Bring a study to its number of trials; others may work on the same study meanwhile.
+    """Bring a study to its number of trials; other sessions may work on the same study.
 
     Args:
-        tuning: What is tuned, and where.
-        workers: Processes of one thread each; as many as cores by default.
-        best: A file in which the best trial is written as a preset.
-        console: Where progress is shown; standard error by default.
+        tuning: The study.
+        workers: Single-threaded processes; as many as cores by default.
+        best: A file for the best trial, as a preset.
+        console: Where to show progress; standard error by default.
 
     Returns:
-        How many trials there are, the best one, and what went wrong.
+        The number of trials by state, the best one, and failures.
 
     Raises:
-        ConfigError: The study in that database, or the folder of its runs, belongs to other settings.
+        ConfigError: The study in that database, or the folder of its runs, has other settings.
     """
     study = open_study(tuning)
     num_workers = min(workers or num_cores(), tuning.num_trials)
@@ -65,16 +65,16 @@ def tune(
 
 
 def watch(tuning: Tuning, study: Any, *, num_workers: int, screen: "StudyTable") -> tuple[list[str], int | None]:
-    """Keep workers going until they find nothing more to do; one that crashes is started again once.
+    """Run workers until none finds more to do; restart a crashed one once.
 
     Args:
-        tuning: What is tuned.
-        study: Optuna's study of it.
-        num_workers: How many processes.
-        screen: Where the best trials are shown.
+        tuning: The study.
+        study: Its Optuna object.
+        num_workers: The number of processes.
+        screen: The display of the best trials.
 
     Returns:
-        What went wrong with workers, and the signal that ended the session early.
+        Failures of workers, and the signal that stopped the session.
     """
     processes: dict[int, subprocess.Popen] = {}
     tries = dict.fromkeys(range(num_workers), 0)
@@ -108,7 +108,7 @@ def watch(tuning: Tuning, study: Any, *, num_workers: int, screen: "StudyTable")
                             start(worker)
                         else:
                             log = log_of(tuning, worker)
-                            reason = ended_badly(process.returncode)
+                            reason = describe_exit(process.returncode)
                             failures.append(f"worker {worker} {reason}; the end of {log}:\n{log_tail(log)}")
                 screen.show(study)
         except BaseException:
@@ -119,10 +119,7 @@ def watch(tuning: Tuning, study: Any, *, num_workers: int, screen: "StudyTable")
 
 
 def command(tuning: Tuning) -> list[str]:
-    """Return the words after `trpl` for a worker.
-
-    The database's address, which may hold a password, is not among them.
-    """
+    """Return the arguments of `trpl` for a worker, without the database's address, which may hold a password."""
     where = [f"--study={tuning.study_name}", f"--out={tuning.out}", f"--heartbeat={tuning.heartbeat}"]
     amount = [f"--trials={tuning.num_trials}", f"--seeds={tuning.num_seeds}"]
     extra = [f"--plugin={word}" for word in plugins()]
@@ -134,7 +131,7 @@ def log_of(tuning: Tuning, worker: int) -> Path:
 
 
 class StudyTable(Screen):
-    """Shows the best trials: a live table on a terminal, a line per change in a log."""
+    """The best trials: a live table on a terminal, a line per change in a log."""
 
     def __init__(self, console: Console):
         super().__init__(console)
@@ -152,7 +149,7 @@ class StudyTable(Screen):
 
 
 def table(trials: Sequence[Any], *, title: str) -> Table:
-    """Return the best complete trials with their settings."""
+    """Make a table of the best complete trials with their settings."""
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     shown = sorted(complete, key=lambda trial: -trial.value)[:NUM_SHOWN]
     found = Table(title=title, title_justify="left")
@@ -166,10 +163,10 @@ def table(trials: Sequence[Any], *, title: str) -> Table:
 
 
 def summary(result: TuneResult) -> str:
-    """Say how a session of tuning ended.
+    """Summarise a tuning session.
 
     Args:
-        result: What `tune` gave.
+        result: The outcome of `tune`.
 
     Returns:
         The text.
@@ -180,5 +177,5 @@ def summary(result: TuneResult) -> str:
         lines += [f"best mean return {result.value:.1f} with", *(f"  {name} = {v}" for name, v in result.best.items())]
     lines += result.failures
     if result.signal is not None:
-        lines += ["stopped before the end; the same command goes on"]
+        lines += ["stopped before the end; the same command continues"]
     return "\n".join(lines)

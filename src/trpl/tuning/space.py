@@ -1,4 +1,4 @@
-"""What tuning searches: the settings of a method that have a search range."""
+"""The search space of tuning: the settings of a method that have a search range."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,9 +8,9 @@ from trpl.settings.search import Range
 
 
 def space_of(base: Config, *, fixed: Mapping[str, Any]) -> dict[str, Range]:
-    """List what to search: the settings with a range, without what is `fixed` and what `base` has switched off.
+    """List the settings with a search range, except `fixed` ones and those that `base` switches off.
 
-    Minibatches larger than the rollout are left out.
+    Minibatch sizes larger than the rollout are left out.
     """
     found: dict[str, Range] = {}
     for name in base.names():
@@ -26,5 +26,5 @@ def space_of(base: Config, *, fixed: Mapping[str, Any]) -> dict[str, Range]:
 
 
 def inside(space: Mapping[str, Range], config: Config) -> bool:
-    """Tell whether a configuration is a point of the space."""
+    """Tell whether a configuration is in the space."""
     return all(getattr(config, name) in wanted for name, wanted in space.items())

@@ -1,9 +1,9 @@
-"""Tuning with Optuna: many workers on one study, several seeds per trial, bad trials ended early.
+"""Tuning with Optuna: many workers on one study, several seeds per trial, poor trials pruned.
 
-A trial trains every seed in step and reports the mean over seeds of their last 20 evaluations; the pruner compares that
-running mean with other trials' at the same epoch. The study is in a database and the runs are in folders, so a study
-that was stopped or killed goes on: an interrupted trial is marked failed and put back, and its runs continue from their
-checkpoints.
+A trial trains all seeds in lockstep and reports the mean over seeds of their last 20 evaluations; the pruner compares
+that running mean with other trials' at the same epoch. The study is in a database and the runs are in folders, so a
+study that was stopped or killed can continue: an interrupted trial is marked failed and requeued, and its runs resume
+from their checkpoints.
 """
 
 import json
@@ -39,25 +39,25 @@ from trpl.tuning.space import inside, space_of
 from trpl.tuning.trials import SeedRuns, Stopped
 
 NUM_TRIES = 2
-STORAGE_VARIABLE = "TRPL_STORAGE"  # the database where no --storage is given
-# Attributes of trials.
+STORAGE_VARIABLE = "TRPL_STORAGE"  # the database's address without --storage
+# Names of trials' user attributes.
 SURPLUS, CRASHES, FOLDER, WORKER, BROKEN = "surplus", "crashes", "folder", "worker", "broken"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """Say what is tuned, with what, and where it is kept.
+    """A study: what is tuned, and where it is stored.
 
     Args:
         method: The name of a method.
         env_id: The name of an environment.
-        num_trials: Trials of the study in all, those of earlier sessions and of other workers counted.
+        num_trials: The study's total number of trials, including those of earlier sessions and other workers.
         num_seeds: Runs per trial.
         fixed: Settings that are not searched.
         out: The folder of the trials' runs.
         study: The study's name in the database; METHOD-ENV by default.
         storage: The database's address; a file in `out` by default.
-        heartbeat: Seconds between signs of life; a trial without one for four of them is taken for dead.
+        heartbeat: Seconds between heartbeats; a trial that misses four is considered dead.
     """
 
     method: str
@@ -72,10 +72,10 @@ class Tuning:
 
     @property
     def base(self) -> Config:
-        """What a trial starts from: the paper's preset with the fixed settings."""
+        """The base configuration of trials: the paper's preset with the fixed settings."""
         config = preset(self.method, self.env_id, **self.fixed)
         if not config.eval_every:
-            raise ConfigError("eval_every 0 evaluates nothing, and trials are judged by evaluations")
+            raise ConfigError("eval_every 0 evaluates nothing, and trials are scored by evaluations")
         return config
 
     @property
@@ -96,7 +96,7 @@ class Tuning:
 
 
 def database_url(storage: str) -> str:
-    """Return the URL with the driver this project uses for PostgreSQL; other databases as they are."""
+    """Return the URL, for PostgreSQL with the driver that this project uses."""
     scheme, separator, rest = storage.partition("://")
     if not separator:
         raise ConfigError(f"storage {storage!r} is not a URL: sqlite:///FILE or postgresql://USER@HOST/DATABASE")
@@ -108,7 +108,7 @@ def without_password(url: str) -> str:
 
 
 def open_study(tuning: Tuning, *, worker: int = 0) -> optuna.Study:
-    """Open the study, made if it is not there; refuse one that it was made with other settings."""
+    """Open or create the study; refuse one with other settings."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if tuning.url.startswith("sqlite:///"):
         tuning.out.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def open_study(tuning: Tuning, *, worker: int = 0) -> optuna.Study:
         )
         num_trials = len(study.get_trials(deepcopy=False))
         seed = np.random.SeedSequence([tuning.base.seed, num_trials, worker]).generate_state(1)[0]
-        study.sampler = optuna.samplers.TPESampler(seed=int(seed))  # not the same draws again when a study goes on
+        study.sampler = optuna.samplers.TPESampler(seed=int(seed))  # a resumed study must not repeat earlier draws
     claim_folder(tuning)
     study.pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=tuning.base.num_epochs // 5)
     check_study(study, tuning)
@@ -128,7 +128,7 @@ def open_study(tuning: Tuning, *, worker: int = 0) -> optuna.Study:
 
 
 def claim_folder(tuning: Tuning) -> None:
-    """Write down whose trials the folder holds, or refuse one that holds another study's."""
+    """Record which study's trials the folder holds; refuse the folder of another study."""
     about = {"study": tuning.study_name, "storage": without_password(tuning.url)}
     file = tuning.folder / "study.json"
     if not file.exists():
@@ -147,7 +147,7 @@ def claim_folder(tuning: Tuning) -> None:
 
 
 def open_database(tuning: Tuning) -> optuna.storages.RDBStorage:
-    """Open the storage, again should it fail: two that make the tables at once get in each other's way."""
+    """Open the storage, with a retry: two processes that create the tables at once may conflict."""
     sqlite = tuning.url.startswith("sqlite")
     for tries_left in reversed(range(NUM_TRIES)):
         try:
@@ -156,7 +156,7 @@ def open_database(tuning: Tuning) -> optuna.storages.RDBStorage:
                 engine_kwargs={"connect_args": {"timeout": 60}} if sqlite else None,
                 heartbeat_interval=tuning.heartbeat,
                 grace_period=4 * tuning.heartbeat,
-                heartbeat_stale_trial_callback=lambda study, trial: put_back(study, trial, crashed=True),
+                heartbeat_stale_trial_callback=lambda study, trial: requeue(study, trial, crashed=True),
             )
         except Exception as error:
             if not tries_left:
@@ -171,13 +171,13 @@ def open_database(tuning: Tuning) -> optuna.storages.RDBStorage:
 
 
 def make_transactions_exclusive(engine: sqlalchemy.Engine) -> None:
-    """Let SQLite lock when a transaction begins, not when it first writes.
+    """Make SQLite lock when a transaction begins, not at its first write.
 
     Otherwise two workers may both read that a trial is waiting, and both take it.
     """
 
     def connect(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # the driver begins no transactions of its own
+        connection.isolation_level = None  # stops the driver from beginning transactions itself
 
     def begin(connection: Any) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -188,12 +188,12 @@ def make_transactions_exclusive(engine: sqlalchemy.Engine) -> None:
 
 
 def check_study(study: optuna.Study, tuning: Tuning) -> None:
-    """Write down what the study is of, or refuse to go on with one of something else."""
+    """Record the study's settings; refuse to continue one with other settings."""
     about = {**tuning.base.to_json(), "num_seeds": tuning.num_seeds}
     found = study.user_attrs.get("about")
     if found is None:
         study.set_user_attr("about", about)
-        if inside(tuning.space, tuning.base):  # the paper's values first: the best is then never worse
+        if inside(tuning.space, tuning.base):  # the paper's values first: the best trial is then never worse
             study.enqueue_trial({name: getattr(tuning.base, name) for name in tuning.space}, skip_if_exists=True)
         return
     for name, value in about.items():
@@ -204,11 +204,11 @@ def check_study(study: optuna.Study, tuning: Tuning) -> None:
 
 
 def work(tuning: Tuning, *, worker: int = 0) -> None:
-    """Do trials until the study has as many as it should, or until SIGTERM or Ctrl-C.
+    """Do trials until the study has its number, or until SIGTERM or Ctrl-C.
 
     Args:
-        tuning: What is tuned, and where.
-        worker: The number of this worker, for its log.
+        tuning: The study.
+        worker: The number of this worker, for its log and its seed.
     """
     study = open_study(tuning, worker=worker)
     with stop_requests() as stop:
@@ -219,7 +219,7 @@ def work(tuning: Tuning, *, worker: int = 0) -> None:
             if counts["waiting"] or taken < tuning.num_trials:
                 study.optimize(lambda trial: objective(trial, tuning, stop=stop), n_trials=1, catch=(Surplus, Stopped))
             elif counts["running"]:
-                stop.wait(min(1.0, tuning.heartbeat))  # others are at the last trials; should they die, it is our turn
+                stop.wait(min(1.0, tuning.heartbeat))  # other workers have the last trials; take over if they die
             else:
                 return
 
@@ -229,7 +229,7 @@ class Surplus(Exception):
 
 
 def objective(trial: optuna.Trial, tuning: Tuning, *, stop: threading.Event) -> float:
-    """Return the final return of a trial, mean over seeds, unless it is pruned on the way."""
+    """Return the final return of a trial, averaged over seeds, unless it is pruned earlier."""
     refuse_surplus(trial, tuning)
     folder = trial.user_attrs.get(FOLDER) or f"trial-{trial.number:05d}"
     trial.set_user_attr(FOLDER, folder)
@@ -238,17 +238,17 @@ def objective(trial: optuna.Trial, tuning: Tuning, *, stop: threading.Event) -> 
         config = tuning.base.replace(**{name: suggest(trial, name, wanted) for name, wanted in tuning.space.items()})
         configs = [config.replace(seed=tuning.base.seed + number) for number in range(tuning.num_seeds)]
         with SeedRuns(configs, tuning.folder / folder) as runs:
-            return follow(trial, runs, stop=stop)
+            return report_scores(trial, runs, stop=stop)
     except (optuna.TrialPruned, Surplus):
         raise
     except BaseException as error:
         frozen = next(t for t in trial.study.get_trials(deepcopy=False) if t.number == trial.number)
-        put_back(trial.study, frozen, crashed=not isinstance(error, Stopped))
+        requeue(trial.study, frozen, crashed=not isinstance(error, Stopped))
         raise
 
 
-def follow(trial: optuna.Trial, runs: SeedRuns, *, stop: threading.Event) -> float:
-    """Report every score to the pruner; training that breaks down counts as pruned: the sampler learns from it."""
+def report_scores(trial: optuna.Trial, runs: SeedRuns, *, stop: threading.Event) -> float:
+    """Report every score to the pruner; count diverged training as pruned, so that the sampler learns from it."""
     value = float("-inf")
     try:
         for epoch, value in runs.scores(stop=stop):
@@ -276,15 +276,15 @@ def refuse_surplus(trial: optuna.Trial, tuning: Tuning) -> None:
         raise Surplus
 
 
-def put_back(study: optuna.Study, trial: FrozenTrial, *, crashed: bool) -> None:
-    """Let a trial that did not end be done again by whoever is free, from its checkpoints; twice crashed is enough."""
+def requeue(study: optuna.Study, trial: FrozenTrial, *, crashed: bool) -> None:
+    """Queue an unfinished trial again, to resume from its checkpoints, unless it has crashed twice."""
     crashes = trial.user_attrs.get(CRASHES, 0) + crashed
     if crashes < NUM_TRIES and trial.params and FOLDER in trial.user_attrs:
         study.enqueue_trial(trial.params, user_attrs={FOLDER: trial.user_attrs[FOLDER], CRASHES: crashes})
 
 
 def fail_stale_trials(study: optuna.Study) -> None:
-    """Fail and put back trials whose worker is gone, as missing heartbeats tell or, on this machine, its process."""
+    """Fail and requeue trials whose worker is gone: its heartbeats are missing or its process, if local, has exited."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         optuna.storages.fail_stale_trials(study)
@@ -294,7 +294,7 @@ def fail_stale_trials(study: optuna.Study) -> None:
                 study.tell(trial.number, state=TrialState.FAIL)
             except (ValueError, optuna.exceptions.UpdateFinishedTrialError):
                 continue  # another worker noticed first
-            put_back(study, trial, crashed=True)
+            requeue(study, trial, crashed=True)
 
 
 def this_process() -> str:
@@ -302,7 +302,7 @@ def this_process() -> str:
 
 
 def is_gone(worker: str) -> bool:
-    """Tell whether a worker was a process of this machine that is no more."""
+    """Tell whether a worker was a process on this machine that has exited."""
     host, _, pid = worker.rpartition(" ")
     if host != socket.gethostname():
         return False
@@ -318,7 +318,7 @@ def is_gone(worker: str) -> bool:
 def count_states(study: optuna.Study) -> dict[str, int]:
     """Count trials by state: complete, pruned, running, waiting and failed.
 
-    Those put back and surplus ones count as failed.
+    Requeued and surplus trials count as failed.
     """
     found = [trial.state for trial in study.get_trials(deepcopy=False)]
     names = {state: "failed" if state == TrialState.FAIL else state.name.lower() for state in TrialState}

@@ -1,4 +1,4 @@
-"""The runs of one tuning trial: the same settings with several seeds, kept in step so that a bad trial ends early."""
+"""The runs of one tuning trial: the same settings with several seeds, in lockstep so that a poor trial ends early."""
 
 import contextlib
 import threading
@@ -17,7 +17,7 @@ class Stopped(Exception):
 
 
 class SeedRuns(contextlib.ExitStack):
-    """A run per configuration, in folders seed-<n>; use as a context manager. Runs that were begun before go on."""
+    """A run per configuration, in folders seed-<n>, resumed if begun before; a context manager."""
 
     def __init__(self, configs: Sequence[Config], folder: Path):
         super().__init__()
@@ -27,14 +27,14 @@ class SeedRuns(contextlib.ExitStack):
     def __enter__(self) -> "SeedRuns":
         super().__enter__()
         with contextlib.ExitStack() as opening:
-            self.trainers = [opening.enter_context(opened(c, self.folder / f"seed-{c.seed}")) for c in self.configs]
+            self.trainers = [opening.enter_context(open_run(c, self.folder / f"seed-{c.seed}")) for c in self.configs]
             self.push(opening.pop_all())
         return self
 
     def scores(self, *, stop: threading.Event) -> Iterator[tuple[int, float]]:
-        """After each epoch with an evaluation: the epoch, and the mean over the seeds of their last 20 evaluations.
+        """Yield each epoch with an evaluation, and the mean over seeds of their last 20 evaluations.
 
-        Epochs done before are given too, from the records. Raises Stopped, with all runs saved, once `stop` is set.
+        Earlier epochs are read from the records. Raises Stopped, with all runs saved, once `stop` is set.
         """
         seen = [evaluations(trainer.folder) for trainer in self.trainers]
         for epoch in range(1, self.configs[0].last_epoch + 1):
@@ -60,22 +60,19 @@ class SeedRuns(contextlib.ExitStack):
 
 
 def score(seen: Sequence[Mapping[int, float]], *, epoch: int) -> float:
-    """Return the mean over seeds of the mean of the last 20 evaluations up to `epoch`.
-
-    At the end the runs' final number.
-    """
+    """Return the mean over seeds of the mean of the last 20 evaluations up to `epoch`: at the end the final return."""
     last = [[returns[e] for e in sorted(returns) if e <= epoch][-WINDOW:] for returns in seen]
     return sum(sum(returns) / len(returns) for returns in last) / len(last)
 
 
 def evaluations(folder: Path) -> dict[int, float]:
-    """Return the mean return by epoch, as far as the run's records go."""
+    """Return the mean return by epoch from the run's records."""
     lines = records.read(folder, EVALUATIONS)
     return {line["epoch"]: sum(line["returns"]) / len(line["returns"]) for line in lines}
 
 
 @contextlib.contextmanager
-def opened(config: Config, folder: Path) -> Iterator[Trainer]:
+def open_run(config: Config, folder: Path) -> Iterator[Trainer]:
     """Open a run at its newest checkpoint, or at its start, with its folder locked."""
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), Trainer(config, folder) as trainer:
@@ -83,5 +80,5 @@ def opened(config: Config, folder: Path) -> Iterator[Trainer]:
             write_config(folder, config)
         elif read_config(folder) != config:
             raise RunError(f"{folder} holds a run with other settings")
-        trainer.restore(other_versions=True)  # the record says so; a trial is no comparison of bits
+        trainer.restore(other_versions=True)  # recorded; trials need not be bit-reproducible
         yield trainer
