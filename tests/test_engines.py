@@ -293,7 +293,7 @@ def test_a_loop_leaves_out_what_is_finished(e, array):
         sizes.append(count.shape[0])
         return e.xp.where(count < end, count + 1.0, count), end
 
-    found, _ = e.loop(lambda count, end: count < end, body, (0.0 * ends, ends + 0.0), max_steps=9, apart=True)
+    found, _ = e.loop(lambda count, end: count < end, body, (0.0 * ends, ends + 0.0), max_steps=9, independent=True)
     np.testing.assert_array_equal(found, [1.0, 1.0, 1.0, 6.0])
     if e.concrete and e.name != "JAX":
         assert sizes == [4] + [1] * 5

@@ -64,7 +64,7 @@ def test_float32_and_one_matrix():
     assert not bool(decomposed)
 
 
-def test_mending_computes_only_what_is_bad():
+def test_recompute_touches_only_bad_states():
     e, calls = NUMPY, []
 
     def careful(x):
@@ -72,10 +72,10 @@ def test_mending_computes_only_what_is_bad():
         return (2.0 * x,)
 
     x, bad = np.arange(8.0).reshape(4, 2), np.array([False, True, False, True])
-    (found,) = e.mend(bad, careful, (x.copy(),), x)
+    (found,) = e.recompute(bad, careful, (x.copy(),), x)
     np.testing.assert_array_equal(found, np.where(bad[:, None], 2.0 * x, x))
     assert calls == [(2, 2)]
     for traced in (torch_engine(concrete=False), torch_engine()):
         tensor, mask = traced.torch.from_numpy(x), traced.torch.from_numpy(bad)
-        (found,) = traced.mend(mask, lambda x: (2.0 * x,), (tensor.clone(),), tensor)
+        (found,) = traced.recompute(mask, lambda x: (2.0 * x,), (tensor.clone(),), tensor)
         np.testing.assert_array_equal(found, np.where(bad[:, None], 2.0 * x, x))

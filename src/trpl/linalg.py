@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def apply(a: Array, v: Array) -> Array:
-    """The matrix-vector product over the last axes."""
+    """Return the matrix-vector product over the last axes."""
     return (a @ v[..., None])[..., 0]
 
 
@@ -40,7 +40,7 @@ def solve_vector(e: Engine, chol: Array, v: Array, *, transpose: bool = False) -
 
 
 def symmetrised_half_tril(e: Engine, x: Matrix) -> Matrix:
-    """½(Φ(x) + Φ(x)ᵀ), where Φ takes the lower triangle with half of the diagonal.
+    """Compute ½(Φ(x) + Φ(x)ᵀ), where Φ takes the lower triangle with half of the diagonal.
 
     The core of every Cholesky pullback.
     """
@@ -58,14 +58,14 @@ def gram_pullback(e: Engine, factor: Matrix, cotangent: Matrix, *, inverse: Matr
 
 
 def _positive_lower(e: Engine, upper: Matrix) -> Matrix:
-    """The lower factor Rᵀ of a QR decomposition, with the signs that make its diagonal positive."""
+    """Return the lower factor Rᵀ of a QR decomposition, with the signs that make its diagonal positive."""
     diag = e.diagonal(upper)
     sign = e.xp.where(diag < 0, -e.xp.ones_like(diag), e.xp.ones_like(diag))
     return mT(upper) * sign[..., None, :]
 
 
 def gram_factor(e: Engine, b: Matrix) -> Matrix:
-    """The lower Cholesky factor of bbᵀ, from a QR decomposition of bᵀ.
+    """Return the lower Cholesky factor of bbᵀ, from a QR decomposition of bᵀ.
 
     The product itself is never formed, so its condition number never squares.
     """
@@ -75,12 +75,12 @@ def gram_factor(e: Engine, b: Matrix) -> Matrix:
 def gram_factor_pullback(
     e: Engine, b: Matrix, factor: Matrix, cotangent: Matrix, *, inverse: Matrix | None = None
 ) -> Matrix:
-    """The cotangent of b from that of its `gram_factor`; by the factor's inverse if that is there."""
+    """Return the cotangent of b from that of its `gram_factor`; by the factor's inverse if that is there."""
     return gram_pullback(e, factor, 2.0 * cotangent, inverse=inverse) @ b
 
 
 def interpolated_factor(e: Engine, weight: PerState, p: Matrix, q: Matrix) -> Matrix:
-    """The lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ, from a QR decomposition of both side by side."""
+    """Return the lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ, from a QR decomposition of both side by side."""
     xp = e.xp
     w = weight[..., None, None]
     stacked = xp.concat(xp.broadcast_arrays(xp.sqrt(1.0 - w) * q, xp.sqrt(w) * p), axis=-1)
@@ -93,23 +93,23 @@ digits that remain, and d² is the least."""
 
 
 def square_factor(e: Engine, root: Matrix, bad: Mask) -> tuple[Matrix, Matrix]:
-    """The lower Cholesky factor of S² for symmetric S, and its inverse.
+    """Return the lower Cholesky factor of S² for symmetric S, and its inverse.
 
     From the product itself, and as `gram_factor` where S is `bad`: squaring its condition number would cost too much.
     """
     found = _inverted(e, e.cholesky(e.square(root)))
-    return e.mend(bad, lambda root: _inverted(e, gram_factor(e, root)), found, root)  # pyright: ignore[reportReturnType]
+    return e.recompute(bad, lambda root: _inverted(e, gram_factor(e, root)), found, root)  # pyright: ignore[reportReturnType]
 
 
 def _inverted(e: Engine, factor: Matrix) -> tuple[Matrix, Matrix]:
-    """A lower triangular factor and its inverse."""
+    """Return a lower triangular factor and its inverse."""
     return factor, e.solve_triangular(factor, e.eye(factor))
 
 
 def mixed_factor(
     e: Engine, weight: PerState, p: Matrix, q: Matrix, *, seen: Matrix | None = None
 ) -> tuple[Matrix, Matrix]:
-    """The lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ and its inverse.
+    """Return the lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ and its inverse.
 
     From the sum itself, and as `interpolated_factor` where that is ill-conditioned. With `seen`, the difference D of
     the covariances as q sees it, from Q(I + wD)Qᵀ: its errors are small as q sees them, however q is conditioned. No
@@ -128,7 +128,7 @@ def mixed_factor(
 
     batch = factor.shape[:-2]
     operands = [e.xp.broadcast_to(x, (*batch, *x.shape[x.ndim - core :])) for x, core in ((weight, 0), (p, 2), (q, 2))]
-    factor, inverse = e.mend(e.xp.broadcast_to(bad, batch), careful, (factor, inverse), *operands)
+    factor, inverse = e.recompute(e.xp.broadcast_to(bad, batch), careful, (factor, inverse), *operands)
     return factor, inverse
 
 

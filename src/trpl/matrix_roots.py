@@ -88,11 +88,11 @@ def root_of_factor(e: Engine, b: Matrix, inverse: Matrix) -> tuple[Matrix, Mask]
     def rough(x: Matrix, half: Matrix) -> Mask:
         return ~(e.matrix_dot(half, half) <= b.shape[-1] * enough * enough)
 
-    x, low = e.loop(lambda x, low: 1.0 - low > enough, planned, (x, low), max_steps=MOST_STEPS, apart=True)
-    x, half = e.loop(rough, newton, (x, missing(x)), max_steps=MOST_REPAIRS, apart=True)
+    x, low = e.loop(lambda x, low: 1.0 - low > enough, planned, (x, low), max_steps=MOST_STEPS, independent=True)
+    x, half = e.loop(rough, newton, (x, missing(x)), max_steps=MOST_REPAIRS, independent=True)
     bad = ~usual | rough(x, half)
     root = b @ mT(x @ e.plus_diagonal(half, one))
-    (root,) = e.mend(bad, lambda b: _decomposed(e, b), (root,), b)
+    (root,) = e.recompute(bad, lambda b: _decomposed(e, b), (root,), b)
     root = root + mT(root)
     root *= 0.5
     return root, bad
@@ -146,13 +146,15 @@ def lyapunov(e: Engine, s: Matrix, c: Matrix) -> Matrix:
         more += x
         return more
 
-    x, a = e.loop(unfinished, lambda x, a: (doubled(x, a), e.square(a)), (x, a), max_steps=MOST_DOUBLINGS, apart=True)
-    (x,) = e.mend(unfinished(x, a), lambda s, c: _lyapunov_decomposed(e, s, c), (doubled(x, a),), s, c)
+    x, a = e.loop(
+        unfinished, lambda x, a: (doubled(x, a), e.square(a)), (x, a), max_steps=MOST_DOUBLINGS, independent=True
+    )
+    (x,) = e.recompute(unfinished(x, a), lambda s, c: _lyapunov_decomposed(e, s, c), (doubled(x, a),), s, c)
     return x
 
 
 def root_pullback(e: Engine, b: Matrix, root: Matrix, cotangent: Matrix) -> Matrix:
-    """The cotangent of b from that of the symmetric root S of bbᵀ: 2Xb with S X + X S = ½(S̄ + S̄ᵀ)."""
+    """Return the cotangent of b from that of the symmetric root S of bbᵀ: 2Xb with S X + X S = ½(S̄ + S̄ᵀ)."""
     return lyapunov(e, root, cotangent + mT(cotangent)) @ b
 
 
@@ -189,5 +191,5 @@ class _SymmetricRoot:
 
 
 def symmetric_root(b: Matrix) -> Matrix:
-    """The symmetric square root of bbᵀ, differentiable in every framework; b is lower triangular."""
+    """Return the symmetric square root of bbᵀ, differentiable in every framework; b is lower triangular."""
     return attach(_SymmetricRoot(), (b,))[0]  # pyright: ignore[reportArgumentType]

@@ -29,7 +29,7 @@ def residual_tolerance(e: Engine, x: PerState) -> float:
 def one_step(
     e: Engine, target: PerState, value: PerState, first: PerState, second: PerState, third: PerState
 ) -> PerState:
-    """The factor by which x must grow for f(x) = target, from f and its first three derivatives by log x.
+    """Return the factor by which x must grow for f(x) = target, from f and its first three derivatives by log x.
 
     The Taylor series of the inverse to third order, written on log f, nearly a straight line for distances, which are
     squares of something: an error of 1e-3 in log x becomes one below 1e-12. The factor is 1 where the step would be
@@ -110,7 +110,7 @@ def bracketed_root(
 def _newton(
     e: Engine, evaluate: Callable[[PerState], tuple[PerState, PerState]], goal: PerState, x: PerState
 ) -> tuple[PerState, PerState]:
-    """The next x, and how much of √f is missing at this one."""
+    """Return the next x, and how much of √f is missing at this one."""
     value, slope = evaluate(x)
     root = e.xp.sqrt(value)
     missing = goal - root

@@ -53,13 +53,13 @@ def softplus(e: Engine, x: Array) -> Array:
 
 
 def sigmoid(e: Engine, x: Array) -> Array:
-    """1/(1 + e⁻ˣ), precise near 0 as well as near 1."""
+    """Compute 1/(1 + e⁻ˣ), precise near 0 as well as near 1."""
     small = e.xp.exp(-e.xp.abs(x))
     return e.xp.where(x >= 0.0, 1.0 + 0.0 * small, small) / (1.0 + small)
 
 
 def _stirling(x: Array, coefficients: tuple[float, ...]) -> Array:
-    """Σ cₖ x^(1 − 2k)."""
+    """Compute Σ cₖ x^(1 − 2k)."""
     inverse = 1.0 / x
     square = inverse * inverse
     total = coefficients[-1] + 0.0 * x
@@ -73,23 +73,23 @@ J_CURVE = tuple(-(2 * k + 2) * c for k, c in enumerate(J_SLOPE))
 
 
 def j_value(x: Array) -> Array:
-    """J(x), the rest of Stirling's formula, for x ≥ 8."""
+    """Compute J(x), the rest of Stirling's formula, for x ≥ 8."""
     return _stirling(x, STIRLING)
 
 
 def j_slope(x: Array) -> Array:
-    """J′(x) for x ≥ 8."""
+    """Compute J′(x) for x ≥ 8."""
     return _stirling(x, J_SLOPE) / x
 
 
 def _lifted(e: Engine, x: Array) -> tuple[Array, Array]:
-    """x, or x + 8 where it is below 8; and where that is."""
+    """Compute x, or x + 8 where it is below 8; and where that is."""
     low = x < SHIFT
     return e.xp.where(low, x + SHIFT, x), low
 
 
 def gamma_rest(e: Engine, x: Array) -> Array:
-    """R(x) = log Γ(x) − x log x + x, which has no large terms to cancel."""
+    """Compute R(x) = log Γ(x) − x log x + x, which has no large terms to cancel."""
     xp = e.xp
     lifted, low = _lifted(e, x)
     rest = -0.5 * xp.log(lifted) + 0.5 * math.log(2.0 * math.pi) + j_value(lifted)
@@ -102,7 +102,7 @@ def gamma_rest(e: Engine, x: Array) -> Array:
 
 
 def digamma_rest(e: Engine, x: Array) -> Array:
-    """ρ(x) = ψ(x) − log x < 0."""
+    """Compute ρ(x) = ψ(x) − log x < 0."""
     xp = e.xp
     lifted, low = _lifted(e, x)
     rest = -0.5 / lifted + j_slope(lifted)
@@ -114,7 +114,7 @@ def digamma_rest(e: Engine, x: Array) -> Array:
 
 
 def trigamma_rest(e: Engine, x: Array) -> Array:
-    """ψ′(x) − 1/x > 0."""
+    """Compute ψ′(x) − 1/x > 0."""
     xp = e.xp
     lifted, low = _lifted(e, x)
     rest = 0.5 / (lifted * lifted) + _stirling(lifted, J_CURVE) / (lifted * lifted)
@@ -127,7 +127,7 @@ def trigamma_rest(e: Engine, x: Array) -> Array:
 
 
 def gamma_rest_bregman(e: Engine, x: Array, y: Array, change: Array) -> Array:
-    """R(y) − R(x) − R′(x)(y − x), `change` = y − x, from squares and logarithms of ratios.
+    """Compute R(y) − R(x) − R′(x)(y − x), `change` = y − x, from squares and logarithms of ratios.
 
     No large terms cancel, also for y near x.
 

@@ -124,7 +124,7 @@ class BaseProjectionLayer:
             self._layer = LAYERS[self.proj_type](mean_bound, cov_bound, entropy_first=entropy_first)
 
     def __call__(self, policy: Any, p: MeanAndChol, q: MeanAndChol, step: int = 0, *args: Any, **kwargs: Any) -> Any:
-        """The predicted policy `p` inside the trust region around `q`, as mean and Cholesky factor."""
+        """Return the predicted policy `p` inside the trust region around `q`, as mean and Cholesky factor."""
         if self._layer is None:
             return p
         predicted, old = self._gaussian(policy, p), self._gaussian(policy, q)
@@ -134,7 +134,7 @@ class BaseProjectionLayer:
         return projected.mean, _as_matrix(projected, p[1])
 
     def get_trust_region_loss(self, policy: Any, p: MeanAndChol, proj_p: MeanAndChol) -> Tensor:
-        """The regression penalty with its weight; its gradient goes into `p` only."""
+        """Return the regression penalty with its weight; its gradient goes into `p` only."""
         if self._layer is None:
             return p[0].new_zeros(())
         penalty = self._layer.penalty(self._gaussian(policy, p), self._gaussian(policy, proj_p))
@@ -224,7 +224,7 @@ class FrobeniusProjectionLayer(BaseProjectionLayer):
 
 
 def get_projection_layer(proj_type: str | None = "", **kwargs: Any) -> BaseProjectionLayer:
-    """A projection by the name that old configurations have for it: "kl", "w2", "frob", or "" for none."""
+    """Return a projection by the name that old configurations have for it: "kl", "w2", "frob", or "" for none."""
     kinds: dict[str, type[BaseProjectionLayer]] = {
         "": BaseProjectionLayer,
         "kl": KLProjectionLayer,
@@ -245,7 +245,7 @@ def gaussian_kl(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Te
 
 
 def gaussian_kl_details(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """KL(p ‖ q) by parts: of the means, of the covariances, and the latter's shape and volume.
+    """Compute KL(p ‖ q) by parts: of the means, of the covariances, and the latter's shape and volume.
 
     volume = ½ (log det Σ_q − log det Σ_p), shape = ½ (tr(Σ_q⁻¹ Σ_p) − d); the two add up to the covariance part.
     """
@@ -268,7 +268,7 @@ def gaussian_frobenius(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Ten
 
 
 def _gaussian(policy: Any, p: MeanAndChol) -> Gaussian:
-    """A mean and a Cholesky factor as a Gaussian of the structure that the policy says it has."""
+    """Return a mean and a Cholesky factor as a Gaussian of the structure that the policy says it has."""
     mean, chol = p
     if chol.shape[-2:] != (mean.shape[-1],) * 2:
         raise ValueError(
@@ -286,13 +286,13 @@ def _gaussian(policy: Any, p: MeanAndChol) -> Gaussian:
 
 
 def _as_matrix(p: Gaussian, like: Tensor) -> Tensor:
-    """The Cholesky factor, one per state as it came in."""
+    """Return the Cholesky factor, one per state as it came in."""
     chol = torch.diag_embed(p.std) if isinstance(p, DiagGaussian) else p.chol
     return chol.expand(like.shape)
 
 
 def _modules() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The modules of the old package that users of its projections import, by name, with their contents."""
+    """Return the modules of the old package that users of its projections import, by name, with their contents."""
     projections = {
         "base_projection_layer": {"BaseProjectionLayer": BaseProjectionLayer},
         "kl_projection_layer": {"KLProjectionLayer": KLProjectionLayer},

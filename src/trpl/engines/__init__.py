@@ -1,8 +1,8 @@
 """The array engines: NumPy, PyTorch and JAX, eager or traced, behind one protocol.
 
-This folder alone asks what kind of array it has, once per call; every function of the maths takes the engine as its
-first argument `e` and asks nothing. That NumPy computes in PyTorch's place is decided here too (`suits_numpy`). A
-framework is imported when one of its arrays arrives, so NumPy, PyTorch and JAX are each optional.
+Only this folder asks what kind of array it has, once per call; every function of the maths takes the engine as its
+first argument `e`. The substitution of NumPy for PyTorch is decided here too (`suits_numpy`). A framework is imported
+when one of its arrays arrives, so NumPy, PyTorch and JAX are each optional.
 """
 
 from trpl.engines.choice import (
@@ -20,14 +20,14 @@ from trpl.engines.choice import (
     values_of,
 )
 from trpl.engines.for_jax import JaxEngine, jax_engine
-from trpl.engines.for_numpy import NUMPY, WORTH_A_CROSSING, NumpyEngine
+from trpl.engines.for_numpy import MIN_SIZE_FOR_TORCH, NUMPY, NumpyEngine
 from trpl.engines.for_torch import TorchEngine, torch_engine
 from trpl.engines.protocol import Engine, mT
 
 __all__ = [
+    "MIN_SIZE_FOR_TORCH",
     "NUMPY",
     "SERIAL",
-    "WORTH_A_CROSSING",
     "Engine",
     "JaxEngine",
     "NumpyEngine",

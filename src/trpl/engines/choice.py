@@ -1,4 +1,4 @@
-"""Which engine an array gets, whether its values can be looked at, and where NumPy computes in PyTorch's place."""
+"""The choice of an engine: by framework, by whether values are concrete, and NumPy in place of PyTorch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from trpl.engines.protocol import Engine
 
 SERIAL = 1 << 15
-"""Number of entries up to which PyTorch computes on one thread, however many it has."""
+"""Number of entries up to which PyTorch computes on one thread, whatever its thread count."""
 OLD_NUMPY = int(np.__version__.partition(".")[0]) < 2
 
 
 def framework_of(x: object) -> str | None:
-    """ "NumPy", "PyTorch" or "JAX", or None for what is no array; imports nothing."""
+    """Return "NumPy", "PyTorch" or "JAX", or None if `x` is not an array; import nothing."""
     if isinstance(x, np.ndarray):
         return "NumPy"
     torch = sys.modules.get("torch")
@@ -31,27 +31,27 @@ def framework_of(x: object) -> str | None:
     return "JAX" if jax is not None and isinstance(x, jax.Array) else None
 
 
-_FLOATS = frozenset((np.dtype("float32"), np.dtype("float64")))  # JAX's too
+_FLOATS = frozenset((np.dtype("float32"), np.dtype("float64")))  # JAX uses NumPy's dtypes
 
 
 def is_floating(x: Any) -> bool:
-    """Whether an array is float32 or float64, the types the maths is made for."""
+    """Tell whether an array is float32 or float64, the dtypes that the maths supports."""
     return x.dtype in (torch_engine().floats if framework_of(x) == "PyTorch" else _FLOATS)
 
 
 def is_number(x: object) -> bool:
-    """Whether `x` is a single number of Python or NumPy, whose value is known also where arrays are traced."""
+    """Tell whether `x` is a scalar of Python or NumPy, whose value is known even if arrays are traced."""
     return isinstance(x, int | float | np.generic)
 
 
 def is_symbolic_number(x: object) -> bool:
-    """Whether `x` is a number that `torch.compile` keeps symbolic: it has no value to look at."""
+    """Tell whether `x` is a symbolic number of `torch.compile`, without a concrete value."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.SymFloat | torch.SymInt)
 
 
 def engine_of(*arrays: object) -> Engine:
-    """The engine for functions whose derivatives the framework itself takes; numbers among the arguments are ignored.
+    """Return the engine for functions that the framework differentiates itself; ignore numbers among the arguments.
 
     Raises:
         TypeError: If no argument is an array.
@@ -70,7 +70,7 @@ def engine_of(*arrays: object) -> Engine:
 
 
 def _torch_is_concrete(arrays: Sequence[Any]) -> bool:
-    """Whether values can be looked at: not under `torch.compile` or `vmap`, nor of meta and fake tensors."""
+    """Tell whether values are concrete: not under `torch.compile` or `vmap`, nor for meta and fake tensors."""
     torch = sys.modules["torch"]
     if torch.compiler.is_compiling():
         return False
@@ -90,19 +90,19 @@ def _torch_is_concrete(arrays: Sequence[Any]) -> bool:
 
 
 def is_fake(x: Any) -> bool:
-    """Whether a tensor has a shape but no values."""
+    """Tell whether a tensor has a shape but no values."""
     fake = sys.modules.get("torch._subclasses.fake_tensor")
     return fake is not None and isinstance(x, fake.FakeTensor)
 
 
 def jax_is_concrete(arrays: Sequence[object]) -> bool:
-    """Whether values can be looked at: of no tracer."""
+    """Tell whether values are concrete: no array is a tracer."""
     tracer = sys.modules["jax"].core.Tracer
     return not any(isinstance(x, tracer) for x in arrays)
 
 
 def values_of(x: Any) -> np.ndarray | None:
-    """The values of an array as NumPy has them, or None where they cannot be looked at now."""
+    """Return an array's values as a NumPy array, or None if they are not concrete."""
     kind = framework_of(x)
     if kind == "PyTorch":
         if not _torch_is_concrete((x,)):
@@ -118,11 +118,11 @@ def values_of(x: Any) -> np.ndarray | None:
 
 
 def suits_numpy(tensors: Sequence[Any]) -> bool:
-    """Whether NumPy should compute in PyTorch's place, on the same memory: where both would use one thread.
+    """Tell whether NumPy should compute in PyTorch's place, on the same memory: where both would use one thread.
 
-    A call of NumPy costs a third of one of PyTorch, and so does a product of many small matrices (docs/speed.md). Not
-    where something wants to see PyTorch's operations: a compiler, a transformation, a mode, a subclass. Nor for single
-    precision with NumPy 1, which makes float64 of a number without axes and a Python float.
+    A NumPy call takes a third of the time of a PyTorch call, and so does a product of many small matrices
+    (docs/speed.md). Not if a compiler, a transform, a mode or a subclass has to see PyTorch's operations, nor for
+    single precision with NumPy 1, which promotes a 0-d float32 array with a Python float to float64.
     """
     torch = sys.modules["torch"]
     state = torch._C
@@ -138,14 +138,14 @@ def suits_numpy(tensors: Sequence[Any]) -> bool:
 
 
 def to_numpy(tensors: Sequence[Any]) -> list[Any]:
-    """CPU tensors as NumPy arrays on the same memory, None as None: one crossing of the border."""
+    """View CPU tensors as NumPy arrays on the same memory; None stays None."""
     return [
         None if x is None else x.detach().numpy() if not x.is_neg() else x.numpy(force=True) for x in tensors
-    ]  # `force` costs as much again as all the rest
+    ]  # `force` alone would double the cost
 
 
 def to_torch(arrays: Sequence[Any]) -> list[Any]:
-    """NumPy arrays as tensors on the same memory, read-only ones and scalars copied: one crossing of the border."""
+    """View NumPy arrays as tensors on the same memory; copy read-only arrays and scalars."""
     from_numpy = sys.modules["torch"].from_numpy
     return [
         None if x is None else from_numpy(x if type(x) is np.ndarray and x.flags.writeable else np.array(x))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trpl.engines.shared import SHORT_ROW, log_ratio, mend_selected, powers, python_loop
+from trpl.engines.shared import SHORT_ROW, log_ratio, powers, python_loop, recompute_selected
 
 
 class JaxEngine:
@@ -33,12 +33,12 @@ class JaxEngine:
         if self.concrete:
             return work(*operands) if mask.any() else idle(*operands)
         axes = self.device_axes((mask, *operands))
-        if axes:  # inside `shard_map` both branches must say that their results differ from device to device
+        if axes:  # inside `shard_map` both branches must have results that vary over the same device axes
             work, idle = (lambda *x, f=f: self.varying(f(*x), axes) for f in (work, idle))
         return self.jax.lax.cond(mask.any(), work, idle, *operands)
 
     def device_axes(self, arrays: Sequence[Any]) -> frozenset[str]:
-        """The axes of devices over which `shard_map` maps any of the arrays."""
+        """Return the device axes over which `shard_map` maps any of the arrays."""
         found: frozenset[str] = frozenset()
         if hasattr(self.jax, "typeof"):
             for x in arrays:
@@ -48,7 +48,7 @@ class JaxEngine:
         return found
 
     def varying(self, arrays: Any, axes: frozenset[str]) -> Any:
-        """The same arrays, typed as mapped over these axes; the derivative of it sums over the devices."""
+        """Cast arrays to vary over device axes; the cast's derivative sums over the devices."""
 
         def cast(x: Any) -> Any:
             missing = tuple(sorted(axes - self.device_axes((x,))))
@@ -59,15 +59,17 @@ class JaxEngine:
 
         return self.jax.tree.map(cast, arrays) if axes else arrays
 
-    def mend(self, bad: Any, careful: Callable[..., tuple], found: tuple, *operands: Any) -> tuple:
+    def recompute(self, bad: Any, careful: Callable[..., tuple], found: tuple, *operands: Any) -> tuple:
         num = len(found)
 
         def work(*arrays: Any) -> tuple:
-            return mend_selected(self.xp, bad, careful, arrays[:num], arrays[num:])
+            return recompute_selected(self.xp, bad, careful, arrays[:num], arrays[num:])
 
         return self.branch(bad, work, lambda *arrays: arrays[:num], *found, *operands)
 
-    def loop(self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int, apart: bool = False) -> tuple:
+    def loop(
+        self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int, independent: bool = False
+    ) -> tuple:
         if self.concrete:
             return python_loop(unfinished, body, state, max_steps)
 
@@ -84,7 +86,7 @@ class JaxEngine:
     def expm1(self, x: Any) -> Any:
         return self.xp.expm1(x)
 
-    def once(self, x: Any) -> Any:
+    def barrier(self, x: Any) -> Any:
         return self.jax.lax.optimization_barrier(x)
 
     def constant(self, x: Any) -> Any:
@@ -164,5 +166,5 @@ def _jax_engines() -> tuple[JaxEngine, JaxEngine]:
 
 
 def jax_engine(*, concrete: bool = True) -> JaxEngine:
-    """JAX's engine, eager or traced."""
+    """Return JAX's engine, eager or traced."""
     return _jax_engines()[concrete]

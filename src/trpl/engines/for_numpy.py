@@ -1,4 +1,4 @@
-"""NumPy's engine; with PyTorch's code for a few operations, where that is loaded and faster."""
+"""NumPy's engine; uses PyTorch for a few operations where it is loaded and faster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from trpl.engines.for_torch import torch_engine
 from trpl.engines.protocol import mT
-from trpl.engines.shared import DIRECT, mend_picked, python_loop
+from trpl.engines.shared import DIRECT, python_loop, recompute_indexed
 
 if TYPE_CHECKING:
     from trpl.engines.protocol import Engine
@@ -26,7 +26,7 @@ def _ones(size: int, dtype: Any) -> np.ndarray:
 
 
 def _numpy_sum(x: np.ndarray, axis: Any = None, keepdims: bool = False) -> np.ndarray:
-    """NumPy's sum; over one of the last two axes a product with ones, since the reduction is slow for a short axis."""
+    """Sum; over one of the last two axes by a product with ones, since NumPy's reduction is slow for a short axis."""
     if axis == -1 and not keepdims and x.dtype.kind == "f":
         return x @ _ones(x.shape[-1], x.dtype)
     if axis == -2 and not keepdims and x.dtype.kind == "f":
@@ -41,7 +41,7 @@ def _numpy_clip(x: np.ndarray, lowest: Any, highest: Any) -> np.ndarray:
 
 
 def _numpy_solve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """A⁻¹B of matrices; NumPy 1 would take a B with one axis less than A for vectors."""
+    """Compute A⁻¹B of matrices; NumPy 1 would interpret a B with one axis less than A as vectors."""
     return np.linalg.solve(a, b[(None,) * (a.ndim - b.ndim)] if b.ndim < a.ndim else b)
 
 
@@ -53,7 +53,7 @@ def _numpy_namespace() -> Any:
         clip=_numpy_clip,
         min=lambda x, axis=None: _extreme("amin", np.minimum, x, axis),
         max=lambda x, axis=None: _extreme("amax", np.maximum, x, axis),
-        flip=lambda x, axis: np.flip(x, axis).copy(),  # contiguous, as PyTorch's: a product comes next
+        flip=lambda x, axis: np.flip(x, axis).copy(),  # contiguous, as PyTorch's: a product follows
         concat=np.concatenate,  # np.concat, np.astype and svdvals are new in NumPy 2
         astype=lambda x, dtype: x.astype(dtype),
         linalg=types.SimpleNamespace(
@@ -78,32 +78,32 @@ def _numpy_eye(size: int, dtype: Any) -> np.ndarray:
     return np.eye(size, dtype=dtype)
 
 
-WORTH_A_CROSSING = 1 << 11
-"""Number of entries from which a function of PyTorch is worth the call for NumPy."""
+MIN_SIZE_FOR_TORCH = 1 << 11
+"""Number of entries from which a PyTorch function is faster than NumPy's despite the conversion."""
 
 
 LARGE = 32
-"""Number of rows from which half of a symmetric product (BLAS's `syrk`) is faster than all of it."""
+"""Number of rows from which a symmetric product (BLAS's `syrk`) is faster than a general one."""
 
 
 def _by_torch(name: str, x: np.ndarray) -> np.ndarray:
-    """PyTorch's exponentials, if it is loaded: for float64 too they use the processor's vector units."""
+    """Use PyTorch's exponentials if it is loaded: they are vectorised for float64 too."""
     torch = sys.modules.get("torch")
-    if torch is None or x.size < WORTH_A_CROSSING:
+    if torch is None or x.size < MIN_SIZE_FOR_TORCH:
         return getattr(np, name)(x)
     return getattr(torch, name)(torch.from_numpy(np.ascontiguousarray(x))).numpy()
 
 
 def _extreme(name: str, ufunc: np.ufunc, x: np.ndarray, axis: int | None) -> np.ndarray:
-    """The least or greatest entry; along a short last axis PyTorch, if it is loaded, is six times as fast."""
+    """Return the least or greatest entry; by PyTorch, if it is loaded, along a short last axis: six times as fast."""
     torch = sys.modules.get("torch")
-    if torch is None or axis != -1 or x.size < WORTH_A_CROSSING or x.dtype.kind != "f" or not x.flags.writeable:
+    if torch is None or axis != -1 or x.size < MIN_SIZE_FOR_TORCH or x.dtype.kind != "f" or not x.flags.writeable:
         return ufunc.reduce(x, axis=axis)
     return getattr(torch, name)(torch.from_numpy(x), -1).numpy()
 
 
 class NumpyEngine:
-    """NumPy on arrays of its own, or on the memory of CPU tensors (see `enter`)."""
+    """NumPy on its own arrays, or on the memory of CPU tensors (see `suits_numpy`)."""
 
     name = "NumPy"
     concrete = True
@@ -122,11 +122,13 @@ class NumpyEngine:
     def branch(self, mask: np.ndarray, work: Callable[..., Any], idle: Callable[..., Any], *operands: Any) -> Any:
         return work(*operands) if mask.any() else idle(*operands)
 
-    def mend(self, bad: np.ndarray, careful: Callable[..., tuple], found: tuple, *operands: Any) -> tuple:
-        return mend_picked(bad, careful, found, operands)
+    def recompute(self, bad: np.ndarray, careful: Callable[..., tuple], found: tuple, *operands: Any) -> tuple:
+        return recompute_indexed(bad, careful, found, operands)
 
-    def loop(self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int, apart: bool = False) -> tuple:
-        return python_loop(unfinished, body, state, max_steps, apart)
+    def loop(
+        self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int, independent: bool = False
+    ) -> tuple:
+        return python_loop(unfinished, body, state, max_steps, independent)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
         return _by_torch("exp", x)
@@ -134,14 +136,14 @@ class NumpyEngine:
     def expm1(self, x: np.ndarray) -> np.ndarray:
         return _by_torch("expm1", x)
 
-    def once(self, x: np.ndarray) -> np.ndarray:
+    def barrier(self, x: np.ndarray) -> np.ndarray:
         return x
 
     def constant(self, x: np.ndarray) -> np.ndarray:
         return x
 
     def finite(self, *arrays: np.ndarray) -> bool:
-        total = sum([np.vdot(x, x) for x in arrays])  # may overflow: then each entry is looked at
+        total = sum([np.vdot(x, x) for x in arrays])  # may overflow: then check each entry
         return math.isfinite(total) or all([bool(np.isfinite(x).all()) for x in arrays])
 
     def is_lower(self, x: np.ndarray) -> bool:
@@ -168,7 +170,7 @@ class NumpyEngine:
     def gram(self, x: np.ndarray, scale: np.ndarray | None = None) -> np.ndarray:
         if scale is not None:
             return (x * scale[..., None, None]).swapaxes(-1, -2) @ x
-        if x.shape[-1] < LARGE:  # for one array with itself NumPy calls what is slow for small matrices
+        if x.shape[-1] < LARGE:  # for a product of an array with itself NumPy calls `syrk`, slow for small matrices
             return x.copy().swapaxes(-1, -2) @ x
         return x.swapaxes(-1, -2) @ x
 
@@ -192,7 +194,7 @@ class NumpyEngine:
 
     def solve_triangular(self, a: np.ndarray, b: np.ndarray, *, transpose: bool = False) -> np.ndarray:
         torch = sys.modules.get("torch")
-        if torch is not None:  # NumPy has none
+        if torch is not None:  # NumPy has no triangular solve
             one, other = (torch.from_numpy(x if x.flags.writeable else x.copy()) for x in (a, b))
             return torch_engine().solve_triangular(one, other, transpose=transpose).numpy()
         return _numpy_solve(mT(a) if transpose else a, b)
@@ -200,7 +202,7 @@ class NumpyEngine:
     def cholesky(self, a: np.ndarray) -> np.ndarray:
         try:
             return np.linalg.cholesky(a)
-        except np.linalg.LinAlgError:  # one failure spoils NumPy's batch: decompose one by one
+        except np.linalg.LinAlgError:  # NumPy fails for the whole batch: decompose the matrices one by one
             factors = np.full_like(a, np.nan)
             for index in np.ndindex(a.shape[:-2]):
                 try:

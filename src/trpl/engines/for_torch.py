@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trpl.engines.shared import DIRECT, log_ratio, mend_picked, mend_selected, powers, python_loop
+from trpl.engines.shared import DIRECT, log_ratio, powers, python_loop, recompute_indexed, recompute_selected
 
 
 class TorchEngine:
@@ -37,15 +37,17 @@ class TorchEngine:
     def branch(self, mask: Any, work: Callable[..., Any], idle: Callable[..., Any], *operands: Any) -> Any:
         return work(*operands) if self.any(mask) else idle(*operands)
 
-    def mend(self, bad: Any, careful: Callable[..., tuple], found: tuple, *operands: Any) -> tuple:
+    def recompute(self, bad: Any, careful: Callable[..., tuple], found: tuple, *operands: Any) -> tuple:
         if self.concrete:
-            return mend_picked(bad, careful, found, operands)
-        return mend_selected(self.torch, bad, careful, found, operands)
+            return recompute_indexed(bad, careful, found, operands)
+        return recompute_selected(self.torch, bad, careful, found, operands)
 
-    def loop(self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int, apart: bool = False) -> tuple:
+    def loop(
+        self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int, independent: bool = False
+    ) -> tuple:
         if self.concrete:
-            return python_loop(unfinished, body, state, max_steps, apart)
-        if not self.torch.compiler.is_compiling():  # `vmap`: nothing can be looked at, so make every step
+            return python_loop(unfinished, body, state, max_steps, independent)
+        if not self.torch.compiler.is_compiling():  # under `vmap` values are not concrete, so do every step
             for _ in range(max_steps):
                 state = body(*state)
             return state
@@ -62,7 +64,7 @@ class TorchEngine:
     def expm1(self, x: Any) -> Any:
         return self.torch.expm1(x)
 
-    def once(self, x: Any) -> Any:
+    def barrier(self, x: Any) -> Any:
         return x
 
     def constant(self, x: Any) -> Any:
@@ -112,7 +114,7 @@ class TorchEngine:
         return self.torch.ones(x.shape[-2:], dtype=x.dtype, device=x.device).tril()
 
     def solve_triangular(self, a: Any, b: Any, *, transpose: bool = False) -> Any:
-        """As a solve from the right, whose transposed arrays are in LAPACK's order already: nothing is copied."""
+        """Solve from the right, with transposed arrays, which are in LAPACK's order already: nothing is copied."""
         factor = a if transpose else a.mT
         return self.torch.linalg.solve_triangular(factor, b.mT, upper=not transpose, left=False).mT
 
@@ -128,11 +130,11 @@ class TorchEngine:
         return log_ratio(self.torch, p, q)
 
 
-_TORCH: list[TorchEngine] = []  # traced and eager, once they are made; Dynamo would look through a `functools.cache`
+_TORCH: list[TorchEngine] = []  # traced and eager, once made; Dynamo would trace through `functools.cache`
 
 
 def torch_engine(*, concrete: bool = True) -> TorchEngine:
-    """PyTorch's engine, eager or traced."""
+    """Return PyTorch's engine, eager or traced."""
     if not _TORCH:
         _TORCH.extend((TorchEngine(concrete=False), TorchEngine(concrete=True)))
     return _TORCH[concrete]

@@ -1,4 +1,4 @@
-"""What the maths asks of an engine: a namespace of the array API, and the operations that the standard lacks."""
+"""The protocol of an engine: an array API namespace, and operations that the standard lacks."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ mT = operator.methodcaller("swapaxes", -1, -2)
 
 
 class Engine(Protocol):
-    """What the maths may use: a namespace of the array API, and the operations the standard lacks.
+    """The operations that the maths may use: an array API namespace, and operations that the standard lacks.
 
-    `concrete` says whether values can be looked at now. `any`, `all` and `branch` do the right thing where they cannot.
+    `concrete` says whether values are known now. `any`, `all` and `branch` are safe if they are not.
     """
 
     name: str
     concrete: bool
     branches: bool
-    """Whether `branch` leaves out what is not due."""
+    """Whether `branch` skips the branch that is not taken."""
     xp: Any
-    """The array API namespace; for PyTorch and NumPy with the shortest ways to what small batches call most."""
+    """The array API namespace; PyTorch's and NumPy's bind the functions that small batches call most directly."""
 
     def any(self, mask: Mask) -> bool:
-        """Whether any entry holds; True where that cannot be known yet."""
+        """Tell whether any entry holds; True if values are not concrete."""
         ...
 
     def all(self, mask: Mask) -> bool:
-        """Whether every entry holds; False where that cannot be known yet."""
+        """Tell whether every entry holds; False if values are not concrete."""
         ...
 
     def branch(self, mask: Mask, work: Callable[..., Any], idle: Callable[..., Any], *operands: Array) -> Any:
-        """`work(*operands)` if any entry of `mask` holds, else `idle(*operands)`; both give the same structure.
+        """Return `work(*operands)` if any entry of `mask` holds, else `idle(*operands)`, of the same structure.
 
-        A Python branch where values are known, `lax.cond` in traced JAX; traced PyTorch always does the work.
+        A Python branch for concrete values, `lax.cond` in traced JAX; traced PyTorch always calls `work`.
         """
         ...
 
-    def mend(
+    def recompute(
         self, bad: Mask, careful: Callable[..., tuple], found: tuple[Array, ...], *operands: Array
     ) -> tuple[Array, ...]:
-        """`found`, and `careful(*operands)` in its place for the states that are `bad`; all have the mask's batch axes.
+        """Replace `found` by `careful(*operands)` for the states in the mask `bad`, whose batch axes all arrays have.
 
-        Where values are known only those states are computed; traced JAX branches, and computes all if there is one.
+        Concrete engines compute only those states; traced JAX branches, and computes all states if any is bad.
         """
         ...
 
@@ -57,46 +57,45 @@ class Engine(Protocol):
         state: tuple,
         *,
         max_steps: int,
-        apart: bool = False,
+        independent: bool = False,
     ) -> tuple:
         """Repeat `state = body(*state)` while any entry of `unfinished(*state)` holds, at most `max_steps` times.
 
-        A body must keep the entries that are finished. `apart` says that it treats each state for itself and knows
-        nothing but `state`, whose arrays are new and have the mask's batch axes: then those that are finished may be
-        left out.
+        `body` must keep finished entries. `independent` says that it treats states independently and uses nothing but
+        `state`, whose arrays are new and have the mask's batch axes: then finished states may be left out.
         """
         ...
 
     def constant(self, x: Array) -> Array:
-        """The same value without a derivative."""
+        """Detach the value from autodiff."""
         ...
 
     def finite(self, *arrays: Array) -> bool:
-        """Whether all entries are finite; where values are concrete."""
+        """Tell whether all entries are finite; values must be concrete."""
         ...
 
     def is_lower(self, x: Array) -> bool:
-        """Whether nothing stands above the diagonal in any of the matrices; where values are concrete."""
+        """Tell whether all matrices are lower triangular; values must be concrete."""
         ...
 
     def asarray(self, value: Any, like: Array) -> Array:
-        """A number or NumPy array as an array of this engine, with the dtype and device of `like`."""
+        """Convert a number or NumPy array to an array of this engine, with the dtype and device of `like`."""
         ...
 
     def exp(self, x: Array) -> Array:
-        """eˣ of a large array, by the fastest code there is."""
+        """Compute eˣ of a large array, by the fastest available code."""
         ...
 
     def expm1(self, x: Array) -> Array:
-        """eˣ − 1 of a large array, by the fastest code there is."""
+        """Compute eˣ − 1 of a large array, by the fastest available code."""
         ...
 
-    def once(self, x: Array) -> Array:
-        """The same array, computed once although several sums use it: a compiler might repeat it for each."""
+    def barrier(self, x: Array) -> Array:
+        """Put the array behind an optimisation barrier, so that a compiler does not recompute it for each use."""
         ...
 
     def vecdot(self, x: Array, y: Array) -> Array:
-        """⟨x, y⟩ over the last axis."""
+        """Compute ⟨x, y⟩ over the last axis."""
         ...
 
     def dots(self, *pairs: tuple[Array, Array]) -> tuple[Array, ...]:
@@ -104,52 +103,52 @@ class Engine(Protocol):
         ...
 
     def power_sums(self, w: Array, x: Array, num: int) -> tuple[Array, ...]:
-        """Σ w xᵏ over the last axis for k = 0, …, num, in one go over the arrays, which have one shape."""
+        """Compute Σ w xᵏ over the last axis for k = 0, …, num, in one pass over the arrays, which have one shape."""
         ...
 
     def matrix_dot(self, x: Array, y: Array) -> Array:
-        """⟨x, y⟩ over the last two axes."""
+        """Compute ⟨x, y⟩ over the last two axes."""
         ...
 
     def gram(self, x: Array, scale: Array | None = None) -> Array:
-        """xᵀx over the last two axes, times one number for each matrix."""
+        """Compute xᵀx over the last two axes, times one number per matrix."""
         ...
 
     def square(self, x: Array) -> Array:
-        """x² of symmetric matrices."""
+        """Compute x² of symmetric matrices."""
         ...
 
     def diagonal(self, x: Array) -> Array:
-        """The diagonals of a batch of matrices."""
+        """Return the diagonals of a batch of matrices."""
         ...
 
     def plus_diagonal(self, x: Array, value: Array) -> Array:
-        """x + value·I with one value for each matrix; in place where the engine can."""
+        """Compute x + value·I with one value per matrix; in place if the engine can."""
         ...
 
     def eye(self, x: Array) -> Array:
-        """The identity matrix of the size, dtype and device of the matrices `x`."""
+        """Return the identity matrix with the size, dtype and device of the matrices `x`."""
         ...
 
     def lower(self, x: Array) -> Array:
-        """1 on and below the diagonal, 0 above, as `eye`; a product with it is much faster than a batched `tril`."""
+        """Return a mask, 1 on and below the diagonal; multiplying by it is much faster than a batched `tril`."""
         ...
 
     def solve_triangular(self, a: Array, b: Array, *, transpose: bool = False) -> Array:
-        """a⁻¹b for lower triangular a, or a⁻ᵀb; leading axes broadcast."""
+        """Compute a⁻¹b for lower triangular a, or a⁻ᵀb; leading axes broadcast."""
         ...
 
     def cholesky(self, a: Array) -> Array:
-        """Lower Cholesky factor; not finite, rather than an exception, where `a` is not positive definite."""
+        """Return the lower Cholesky factor; NaN, rather than an exception, where `a` is not positive definite."""
         ...
 
     def qr_r(self, a: Array) -> Array:
-        """R of a reduced QR decomposition, without the cost of Q."""
+        """Compute R of a reduced QR decomposition, without the cost of Q."""
         ...
 
     def log_ratio(self, p: Array, q: Array) -> Array:
-        """log(p/q) for positive numbers, as ±log(1 + |p − q|/min(p, q)).
+        """Compute log(p/q) for positive numbers, as ±log(1 + |p − q|/min(p, q)).
 
-        p/q would round to 1 when they are close, and (p − q)/q to −1 when p is much the smaller.
+        p/q would round to 1 if they are close, and (p − q)/q to −1 if p is much smaller.
         """
         ...

@@ -1,4 +1,4 @@
-"""What several engines have in common."""
+"""Code that several engines share."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ DIRECT = (
     *("abs", "clip", "exp", "expm1", "isfinite", "log", "log1p", "maximum", "minimum", "ones_like", "sqrt", "sum"),
     *("where", "zeros_like"),
 )
-"""Functions that each framework has under the standard's name, and that cost less than a general wrapper."""
+"""Functions that each framework has under the standard's name, called without a wrapper's overhead."""
 
 
 def log_ratio(xp: Any, p: Any, q: Any) -> Any:
-    """log(p/q), without |p − q|, whose derivative is 0 at p = q."""
+    """Compute log(p/q), without |p − q|, whose derivative is 0 at p = q."""
     above = p >= q
-    one = xp.ones_like(above, dtype=p.dtype)  # two numbers would have the framework's default dtype
+    one = xp.ones_like(above, dtype=p.dtype)  # Python numbers would get the framework's default dtype
     sign = xp.where(above, one, -one)
     return sign * xp.log1p(sign * (p - q) / xp.where(above, q, p))
 
 
 def powers(w: Any, x: Any, num: int) -> list[Any]:
-    """w, wx, wx², …"""
+    """Compute w, wx, wx², …"""
     found = [w]
     for _ in range(num):
         found.append(found[-1] * x)
@@ -30,19 +30,19 @@ def powers(w: Any, x: Any, num: int) -> list[Any]:
 
 
 SHORT_ROW = 256
-"""Length up to which XLA's compiler makes several sums faster in one loop than in vectorised loops of their own."""
+"""Length up to which XLA computes several sums faster in one loop than in vectorised loops of their own."""
 
 
-def mend_picked(bad: Any, careful: Callable[..., tuple], found: tuple, operands: tuple) -> tuple:
-    """`mend` by indexing with the mask; in place, as `found` is new."""
+def recompute_indexed(bad: Any, careful: Callable[..., tuple], found: tuple, operands: tuple) -> tuple:
+    """Implement `recompute` by indexing with the mask; in place, as `found` is new."""
     if bad.any():
         for x, better in zip(found, careful(*[x[bad] for x in operands]), strict=True):
             x[bad] = better
     return found
 
 
-def mend_selected(xp: Any, bad: Any, careful: Callable[..., tuple], found: tuple, operands: tuple) -> tuple:
-    """`mend` by computing all states and selecting."""
+def recompute_selected(xp: Any, bad: Any, careful: Callable[..., tuple], found: tuple, operands: tuple) -> tuple:
+    """Implement `recompute` by computing all states and selecting."""
     better = careful(*operands)
     return tuple(
         [
@@ -52,13 +52,13 @@ def mend_selected(xp: Any, bad: Any, careful: Callable[..., tuple], found: tuple
     )
 
 
-def python_loop(unfinished: Callable, body: Callable, state: tuple, max_steps: int, apart: bool = False) -> tuple:
-    """`Engine.loop` where values can be looked at; `apart`, a few that are not finished go on by themselves."""
+def python_loop(unfinished: Callable, body: Callable, state: tuple, max_steps: int, independent: bool = False) -> tuple:
+    """Implement `Engine.loop` for concrete values; with `independent`, drop finished states once few remain."""
     for step in range(max_steps):
         mask = unfinished(*state)
         if not mask.any():
             break
-        if apart and 2 * int(mask.sum()) < math.prod(mask.shape):
+        if independent and 2 * int(mask.sum()) < math.prod(mask.shape):
             rest = python_loop(unfinished, body, tuple([x[mask] for x in state]), max_steps - step)
             for x, better in zip(state, rest, strict=True):
                 x[mask] = better  # in place: the arrays are new

@@ -78,7 +78,7 @@ class BernoulliFamily(Vectors):
         return e.xp.sum(bernoulli_entropy(e, p.logits), axis=-1)
 
     def log_prob(self, e: Engine, p: Bernoulli, x: Array) -> PerState:
-        """log σ(l) for each 1 of x, log σ(−l) for each 0."""
+        """Compute log σ(l) for each 1 of x, log σ(−l) for each 0."""
         chosen = e.xp.astype(x, p.logits.dtype) if x.dtype != p.logits.dtype else x
         return -e.xp.sum(chosen * softplus(e, -p.logits) + (1.0 - chosen) * softplus(e, p.logits), axis=-1)
 

@@ -87,7 +87,7 @@ class BetaFamily(Vectors):
         return e.xp.sum(beta_entropy(e, Shape(*p)), axis=-1)
 
     def log_prob(self, e: Engine, p: Beta, x: Vector) -> PerState:
-        """(α − 1) log x + (β − 1) log(1 − x) − log B(α, β), with the large terms of log B beside those of x.
+        """Compute (α − 1) log x + (β − 1) log(1 − x) − log B(α, β), with the large terms of log B beside those of x.
 
         −log B = −R(α) − R(β) + R(α + β) − α log m − β log(1 − m) with the mean m.
         """

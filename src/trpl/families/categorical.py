@@ -54,7 +54,7 @@ class Categorical(NamedTuple):
 
 
 def log_probabilities(e: Engine, p: Categorical) -> Vector:
-    """The normalised logits."""
+    """Return the normalised logits."""
     return p.logits - log_sum_exp(e, p.logits)[..., None]
 
 
@@ -66,7 +66,7 @@ class CategoricalFamily(Vectors):
     entries: ClassVar = "classes"
 
     def split_action(self, p: Categorical, x: Array) -> tuple[Array, Array]:
-        """The first number of the last axis, and the rest: how a product takes a flat action apart."""
+        """Return the first number of the last axis, and the rest: how a product takes a flat action apart."""
         return x[..., 0], x[..., 1:]
 
     def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> CategoricalPath:
@@ -115,14 +115,14 @@ class CategoricalFamily(Vectors):
         return xp.sum(terms + rest, axis=-1)
 
     def entropy(self, e: Engine, p: Categorical) -> PerState:
-        """−Σ p log p; a class without a probability adds nothing."""
+        """Compute −Σ p log p; a class without a probability adds nothing."""
         logs = log_probabilities(e, p)
         has = logs > -math.inf
         safe = e.xp.where(has, logs, 0.0)
         return -e.xp.sum(e.xp.where(has, e.xp.exp(safe) * safe, 0.0), axis=-1)
 
     def log_prob(self, e: Engine, p: Categorical, x: Array) -> PerState:
-        """The log-probability of class x, an array of whole numbers of the batch shape."""
+        """Return the log-probability of class x, an array of whole numbers of the batch shape."""
         batch = tuple(x.shape)
         logits = e.xp.broadcast_to(p.logits, (*batch, p.dim)) if batch != p.batch_shape else p.logits
         index = e.xp.astype(x, int) if x.dtype != e.xp.int64 else x  # the whole numbers each framework indexes by

@@ -55,11 +55,11 @@ class Interpolated:
     def multipliers(
         self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held
     ) -> tuple[PerState, PerState]:
-        """η of the KL and ω of the entropy; 0 where a constraint does not bind."""
+        """Compute η of the KL and ω of the entropy; 0 where a constraint does not bind."""
         return projection.multipliers(e, self.between, self.cores, self._inputs(p, q, bound, entropy), held)
 
     def entropy_range(self, e: Engine, q: Policy, bound: PerState) -> tuple[PerState, PerState]:
-        """The least and the greatest entropy of any policy within the bound of q."""
+        """Return the least and the greatest entropy of any policy within the bound of q."""
         return projection.entropy_range(e, self.between, self.cores, self.arrays(q), bound)
 
 
@@ -80,15 +80,15 @@ class Vectors(Interpolated):
         return (1,) * len(self.policy._fields)
 
     def arrays(self, p: Policy) -> tuple[Array, ...]:
-        """The policy's arrays in the order of its fields."""
+        """Return the policy's arrays in the order of its fields."""
         return tuple(p)
 
     def make(self, arrays: Sequence[Array]) -> Policy:
-        """The policy with these arrays."""
+        """Return the policy with these arrays."""
         return self.policy(*arrays)
 
     def batch_shape(self, p: Policy) -> tuple[int, ...]:
-        """The shape of the batch of states."""
+        """Return the shape of the batch of states."""
         return p.batch_shape
 
     def check_one(self, name: str, p: Policy) -> None:

@@ -132,19 +132,19 @@ class ProductFamily(Interpolated):
         return sum(family.kl(e, own, other) for family, own, other in both)  # pyright: ignore[reportReturnType]
 
     def entropy(self, e: Engine, p: Product) -> PerState:
-        """The sum of the parts' entropies, those of densities and of probabilities alike."""
+        """Return the sum of the parts' entropies, those of densities and of probabilities alike."""
         own = zip(self.families, p.parts, strict=True)
         return sum(family.entropy(e, part) for family, part in own)  # pyright: ignore[reportReturnType]
 
     def log_prob(self, e: Engine, p: Product, x: Array | Sequence[Array]) -> PerState:
-        """The sum over parts; x is one action for each part, or all of them side by side in its last axis."""
+        """Return the sum over parts; x is one action for each part, or all of them side by side in its last axis."""
         return sum(  # pyright: ignore[reportReturnType]
             family.log_prob(e, part, own)
             for family, part, own in zip(self.families, p.parts, self.actions(p, x), strict=True)
         )
 
     def actions(self, p: Product, x: Array | Sequence[Array]) -> tuple[Array, ...]:
-        """An action for each part.
+        """Return an action for each part.
 
         Raises:
             ValueError: If there are not as many numbers, or as many actions, as the parts need.

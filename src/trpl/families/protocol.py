@@ -34,15 +34,15 @@ class Family(Protocol):
         ...
 
     def arrays(self, p: Policy) -> tuple[Array, ...]:
-        """The policy's arrays in a fixed order."""
+        """Return the policy's arrays in a fixed order."""
         ...
 
     def make(self, arrays: Sequence[Array]) -> Policy:
-        """The policy with these arrays."""
+        """Return the policy with these arrays."""
         ...
 
     def batch_shape(self, p: Policy) -> tuple[int, ...]:
-        """The shape of the batch of states."""
+        """Return the shape of the batch of states."""
         ...
 
     # At the door -----------------------------------------------------------------------------------------------------
@@ -66,15 +66,15 @@ class Family(Protocol):
     # Differentiable by the framework ---------------------------------------------------------------------------------
 
     def kl(self, e: Engine, p: Policy, q: Policy) -> PerState:
-        """KL(p‖q)."""
+        """Compute KL(p‖q)."""
         ...
 
     def entropy(self, e: Engine, p: Policy) -> PerState:
-        """H(p)."""
+        """Compute H(p)."""
         ...
 
     def log_prob(self, e: Engine, p: Policy, x: Array) -> PerState:
-        """log p(x)."""
+        """Compute log p(x)."""
         ...
 
     # The joint KL projection -----------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class Family(Protocol):
     def solve(
         self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held, *, whole: bool
     ) -> Solved | None:
-        """argmin KL(π̃‖p) subject to KL(π̃‖q) ≤ ε and the entropy; see `trpl.implicit.Problem.solve`."""
+        """Compute argmin KL(π̃‖p) subject to KL(π̃‖q) ≤ ε and the entropy; see `trpl.implicit.Problem.solve`."""
         ...
 
     def pullback(
@@ -99,17 +99,17 @@ class Family(Protocol):
         needed: Sequence[bool],
         held: Held,
     ) -> Sequence[Array | None]:
-        """Cotangents of `(*predicted, *old, bound[, entropy])`; see `trpl.implicit.Problem.pullback`."""
+        """Compute the cotangents of `(*predicted, *old, bound[, entropy])`; see `trpl.implicit.Problem.pullback`."""
         ...
 
     def multipliers(
         self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held
     ) -> tuple[PerState, PerState]:
-        """The Lagrangian multipliers of the KL and of the entropy; 0 where a constraint does not bind."""
+        """Return the Lagrangian multipliers of the KL and of the entropy; 0 where a constraint does not bind."""
         ...
 
     def entropy_range(self, e: Engine, q: Policy, bound: PerState) -> tuple[PerState, PerState] | None:
-        """The least and the greatest entropy of any policy within the bound of q; None if that is not known."""
+        """Return the least and the greatest entropy of any policy within the bound of q; None if that is not known."""
         ...
 
 

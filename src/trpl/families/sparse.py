@@ -111,7 +111,7 @@ class SparseFamily:
         return CATEGORICAL.entropy(e, p.lumped)
 
     def log_prob(self, e: Engine, p: SparseCategorical, x: Array) -> PerState:
-        """The log-probability of token x, which must be kept: of the others only the sum is known."""
+        """Return the log-probability of token x, which must be kept: of the others only the sum is known."""
         here = p.ids == x[..., None]
         kept = e.xp.any(here, axis=-1)
         seen = values_of(kept)
@@ -134,7 +134,7 @@ class SparseFamily:
         *,
         whole: bool,
     ) -> Solved | None:
-        """The categorical solution, normalised where it moved: log-probabilities in, log-probabilities out."""
+        """Return the categorical solution, normalised where it moved: log-probabilities in, log-probabilities out."""
         found = CATEGORICAL.solve(e, p.lumped, q.lumped, bound, entropy, held, whole=whole)
         if found is None:
             return None

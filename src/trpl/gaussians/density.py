@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def half_log_det(e: Engine, p: Gaussian) -> PerState:
-    """½ log|Σ|, one for each covariance."""
+    """Compute ½ log|Σ|, one for each covariance."""
     diag = p.std if isinstance(p, DiagGaussian) else e.diagonal(p.chol)
     return e.xp.sum(e.xp.log(diag), axis=-1)
 
 
 def entropy(e: Engine, p: Gaussian) -> PerState:
-    """H(p) = ½ log|2πe Σ|, one for each covariance (a single number when the batch shares it)."""
+    """Compute H(p) = ½ log|2πe Σ|, one for each covariance (a single number when the batch shares it)."""
     return half_log_det(e, p) + 0.5 * p.dim * math.log(2.0 * math.pi * math.e)
 
 
@@ -30,6 +30,6 @@ def whiten(e: Engine, q: Gaussian, v: Vector) -> Vector:
 
 
 def log_prob(e: Engine, p: Gaussian, x: Vector) -> PerState:
-    """log N(x | μ, Σ) = −½‖L⁻¹(x − μ)‖² − ½ log|Σ| − (d/2) log 2π."""
+    """Compute log N(x | μ, Σ) = −½‖L⁻¹(x − μ)‖² − ½ log|Σ| − (d/2) log 2π."""
     white = whiten(e, p, x - p.mean)
     return -0.5 * e.vecdot(white, white) - half_log_det(e, p) - 0.5 * p.dim * math.log(2.0 * math.pi)

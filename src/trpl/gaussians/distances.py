@@ -21,13 +21,13 @@ Form = Literal["commuting", "exact"]
 
 
 def mahalanobis(e: Engine, p: Gaussian, q: Gaussian) -> PerState:
-    """(μ_p − μ_q)ᵀ Σ_q⁻¹ (μ_p − μ_q)."""
+    """Compute (μ_p − μ_q)ᵀ Σ_q⁻¹ (μ_p − μ_q)."""
     white = whiten(e, q, p.mean - q.mean)
     return e.vecdot(white, white)
 
 
 def kl_parts(e: Engine, p: Gaussian, q: Gaussian) -> Parts:
-    """KL(p‖q) by parts (paper, section 3).
+    """Compute KL(p‖q) by parts (paper, section 3).
 
     mean = ½ (μ_p − μ_q)ᵀ Σ_q⁻¹ (μ_p − μ_q)
     cov  = ½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|)
@@ -36,12 +36,12 @@ def kl_parts(e: Engine, p: Gaussian, q: Gaussian) -> Parts:
 
 
 def lower_only(e: Engine, p: Gaussian) -> Gaussian:
-    """The same Gaussian, with no gradient to what stands above the diagonal of its factor."""
+    """Return the same Gaussian, with no gradient to what stands above the diagonal of its factor."""
     return p if isinstance(p, DiagGaussian) else p.with_scale(p.chol * e.lower(p.chol))
 
 
 def kl_cov(e: Engine, p: Gaussian, q: Gaussian) -> PerState:
-    """½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|), of the covariances of p and q."""
+    """Compute ½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|), of the covariances of p and q."""
     return kl_of_scales(e, p.scale, q.scale, full=isinstance(p, FullGaussian))
 
 
@@ -105,7 +105,7 @@ def check_form(form: str) -> None:
 
 
 def frobenius_parts(e: Engine, p: Gaussian, q: Gaussian, *, whitened: bool = False) -> Parts:
-    """The Frobenius distance by parts (paper, section 3); the mean part is the Mahalanobis distance."""
+    """Return the Frobenius distance by parts (paper, section 3); the mean part is the Mahalanobis distance."""
     return Parts(mean=mahalanobis(e, p, q), cov=frobenius_cov(e, p, q, whitened=whitened))
 
 
@@ -118,7 +118,7 @@ def frobenius_cov(e: Engine, p: Gaussian, q: Gaussian, *, whitened: bool = False
 
 
 def cov_difference(e: Engine, p: Scale, q: Scale, *, full: bool, whitened: bool) -> Scale:
-    """Σ_p − Σ_q, or the same as q sees it; from the difference D of the factors: DL_pᵀ + L_qDᵀ."""
+    """Compute Σ_p − Σ_q, or the same as q sees it; from the difference D of the factors: DL_pᵀ + L_qDᵀ."""
     if not full:
         difference = (p - q) * (p + q)
         return difference / (q * q) if whitened else difference

@@ -141,5 +141,5 @@ class Parts(NamedTuple):
 
 
 def gaussian(mean: Vector, scale: Scale, *, full: bool) -> Gaussian:
-    """The Gaussian with this mean and Cholesky factor, or standard deviations."""
+    """Return the Gaussian with this mean and Cholesky factor, or standard deviations."""
     return FullGaussian(mean, scale) if full else DiagGaussian(mean, scale)

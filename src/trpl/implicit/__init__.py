@@ -1,6 +1,6 @@
-"""Find a solution without autodiff, then attach its derivative: one node of the graph for each call.
+"""Find a solution without autodiff, then attach its derivative: one autograd node per call.
 
-`attach(problem, inputs)` is the one function; `trpl.implicit.for_torch` and `trpl.implicit.for_jax` are its adapters.
+The entry point is `attach(problem, inputs)`; `trpl.implicit.for_torch` and `trpl.implicit.for_jax` are its adapters.
 """
 
 from trpl.implicit.attaching import attach

@@ -1,4 +1,4 @@
-"""Attach a derivative by hand to a solution, whatever the framework of the arrays."""
+"""Attachment of a hand-written derivative to a solution, in any framework."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def attach(problem: Problem, inputs: Sequence[Array | float]) -> tuple[Array, ...]:
-    """The problem's outputs, with its derivative: one node of the framework's graph.
+    """Solve the problem and attach its derivative as one node of the framework's graph.
 
     Args:
-        problem: What is solved.
-        inputs: Its inputs as the caller has them: arrays of one framework, the first of which is no number, or numbers.
+        problem: The problem.
+        inputs: Its inputs: arrays of one framework and numbers, of which the first is an array.
 
     Returns:
-        One array for each output. It is the input itself, the same object, where that is known to stay as it is.
+        One array per output. An output that is known to equal its input is the same object.
 
     Raises:
-        ValueError: For values that the problem does not admit.
+        ValueError: If the problem does not admit the inputs' values.
         ConvergenceError: If there is no finite solution.
     """
     kind = framework_of(inputs[0])
@@ -46,13 +46,13 @@ def _attach_numpy(problem: Problem, inputs: Sequence[Any]) -> tuple[Array, ...]:
 
 
 ADAPTERS: dict[str, Callable[[Problem, Sequence[Any]], tuple[Array, ...]]] = {"NumPy": _attach_numpy}
-"""`attach` of each framework; an adapter enters itself when it is imported."""
+"""`attach` by framework; adapters register themselves on import."""
 
 
 def checked_solve(problem: Problem, e: Engine, inputs: Sequence[Array], *, whole: bool = False) -> Solved | None:
-    """Admit, solve, accept; on constants whose values can be looked at.
+    """Check the inputs, solve and check the outputs, for concrete constants.
 
-    NumPy would warn of the infinities and NaN that the maths expects, so its warnings are off here.
+    The maths expects infinities and NaN, so NumPy's warnings about them are off here.
     """
     try:
         if e is NUMPY:

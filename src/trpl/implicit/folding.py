@@ -1,4 +1,4 @@
-"""A mapped axis of PyTorch (`vmap`) as part of the batch."""
+"""Folding of an axis mapped by PyTorch's `vmap` into the batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def without_axis(x: Tensor, dim: int | None) -> tuple[int, ...]:
-    """The shape of a tensor without its mapped axis."""
+    """Return the shape of a tensor without its mapped axis."""
     shape = tuple(x.shape)
     return shape if dim is None else shape[: dim % x.ndim] + shape[dim % x.ndim + 1 :]
 
@@ -18,7 +18,7 @@ def without_axis(x: Tensor, dim: int | None) -> tuple[int, ...]:
 def folded(
     arrays: Sequence[Tensor | None], dims: Sequence[int | None], cores: Sequence[int], size: int, *, expand: bool
 ) -> list[Tensor | None]:
-    """The mapped axis in front of each array, the rest of the batch in as many axes as the deepest has."""
+    """Move the mapped axis to the front of each array and pad the other batch axes to the deepest array's."""
     depth = max(
         x.ndim - core + (dim is None) for x, dim, core in zip(arrays, dims, cores, strict=True) if x is not None
     )

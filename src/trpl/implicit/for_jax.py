@@ -1,7 +1,7 @@
-"""The JAX adapter: `custom_vjp` around a solve and a pullback that are jitted, and mapped by folding the axis in.
+"""The JAX adapter: `custom_vjp` around a jitted solve and pullback, which fold a `vmap` axis into the batch.
 
-For each problem, a value of a few settings, the functions are made once. Called eagerly they run compiled and are
-compiled once for each shape; inside `jit` they are inlined.
+The functions are made once per problem, a value of a few settings. Called eagerly they are compiled once per shape;
+inside `jit` they are inlined.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def attach(problem: Problem, inputs: Sequence[Any]) -> tuple[jax.Array, ...]:
 
 @functools.cache
 def _functions(problem: Problem) -> Callable[..., tuple[jax.Array, ...]]:
-    """The differentiable function of a problem."""
+    """Make the differentiable function of a problem."""
     e = jax_engine(concrete=False)
     signature = problem.signature
     cores, num, num_outputs = signature.cores, len(signature.cores), len(signature.outputs)
@@ -87,7 +87,7 @@ def _functions(problem: Problem) -> Callable[..., tuple[jax.Array, ...]]:
 
 
 def _prepared(function: Callable, mapped: Callable) -> Callable:
-    """With its own batching rule, without a derivative, compiled."""
+    """Give a function its batching rule, refuse its derivative, and compile it."""
     batched = custom_vmap(function)
     batched.def_vmap(mapped)
     constant = jax.custom_jvp(batched)
@@ -102,7 +102,7 @@ def _prepared(function: Callable, mapped: Callable) -> Callable:
 def _folded(
     arrays: Sequence[jax.Array], mapped: Sequence[bool], cores: Sequence[int], size: int, *, expand: bool
 ) -> list[jax.Array]:
-    """The mapped axis in front of each array, the rest of the batch in as many axes as the deepest has."""
+    """Move the mapped axis to the front of each array and pad the other batch axes to the deepest array's."""
     fronts = [x if here else x[None] for x, here in zip(arrays, mapped, strict=True)]
     if expand:
         fronts = [jnp.broadcast_to(x, (size, *x.shape[1:])) for x in fronts]

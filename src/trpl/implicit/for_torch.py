@@ -1,8 +1,8 @@
 """The PyTorch adapter: one autograd node, for eager code, `torch.func`, `torch.compile` and `torch.export`.
 
-Eager code solves first and attaches afterwards (`Eager`), in NumPy where that is faster. Transformations get a function
-that solves inside (`Transformed`), with a rule that makes a mapped axis part of the batch. A compiler sees the
-operations of a fusible problem, and of any other one opaque operator for the solve and one for the pullback.
+Eager code solves first and attaches afterwards (`Eager`), in NumPy where that is faster. Function transforms get a
+node that solves inside (`Transformed`), with a rule that folds a mapped axis into the batch. A compiler sees the
+operations of a fusible problem; any other problem is one opaque operator for the solve and one for the pullback.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NUMPY_DTYPES = {torch.float32: np.dtype("float32"), torch.float64: np.dtype("fl
 
 
 def _without_autocast(like: Tensor) -> contextlib.AbstractContextManager:
-    """Full precision: autocast would make products of the maths bfloat16."""
+    """Disable autocast, which would compute the maths' products in bfloat16."""
     kind = like.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
         return contextlib.nullcontext()
@@ -55,7 +55,7 @@ def _without_autocast(like: Tensor) -> contextlib.AbstractContextManager:
 
 
 class _Call(NamedTuple):
-    """What the backward pass must know of a call besides its tensors."""
+    """The settings of a call that the backward pass needs besides its tensors."""
 
     problem: Problem
     engine: Engine
@@ -70,7 +70,7 @@ def _attach_eagerly(problem: Problem, e: Engine, inputs: Sequence[Any], constant
     if solved is None:
         return tuple(outputs)
     moved = tuple([y is not None for y in solved.outputs])
-    contiguous = np.ascontiguousarray if e is NUMPY else Tensor.contiguous  # LAPACK's factors are column by column
+    contiguous = np.ascontiguousarray if e is NUMPY else Tensor.contiguous  # LAPACK's factors are column-major
     arrays = [contiguous(y) for y in solved.outputs if y is not None]
     if wanted or forward_ad._current_level >= 0:
         arrays = [*arrays, *solved.residuals]
@@ -90,9 +90,9 @@ def _attach_eagerly(problem: Problem, e: Engine, inputs: Sequence[Any], constant
 def _gradients(
     call: _Call, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> tuple[Any, ...]:
-    """The cotangents of the inputs; by NumPy where that computed the solution.
+    """Compute the cotangents of the inputs, with the engine that computed the solution.
 
-    `sum()` gives an expanded (stride-0) cotangent, and batched products of such views are slow: it is copied.
+    `sum()` gives an expanded (stride-0) cotangent, and batched products of such views are slow, so it is copied.
     """
     problem, e, _ = call
     given = [None if g is None else g.contiguous() for g in cotangents]
@@ -106,14 +106,14 @@ def _gradients(
     numpy_given = [None if g is None else next(rest) for g in given]
     with np.errstate(all="ignore"):
         found = pulled_back(problem, NUMPY, arrays[: len(saved)], numpy_given, needed)
-    # A cotangent that passes is the caller's tensor, not an alias of its memory.
+    # Pass a cotangent through as the caller's tensor, not as an alias of its memory.
     known = {id(a): g for a, g in zip(numpy_given, cotangents, strict=True) if a is not None}
     fresh = iter(to_torch([np.ascontiguousarray(g) for g in found if g is not None and id(g) not in known]))
     return tuple([None if g is None else known[id(g)] if id(g) in known else next(fresh) for g in found])
 
 
 def _spread(call: _Call, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """One cotangent for each output of the problem, None for those that are not the node's."""
+    """Return one cotangent per output of the problem, None for outputs that are not the node's."""
     rest = iter(cotangents)
     return [next(rest) if here else None for here in call.moved]
 
@@ -138,14 +138,14 @@ def _backward(
     with torch.no_grad():  # create_graph=True
         found = _gradients(call, saved, cotangents, needed)
     fresh = [g for g in found if g is not None]
-    rest = iter(Refusing.apply(len(fresh), *fresh, *dense, *saved[:num]) if fresh else ())  # pyright: ignore[reportArgumentType]
+    rest = iter(FirstOrderOnly.apply(len(fresh), *fresh, *dense, *saved[:num]) if fresh else ())  # pyright: ignore[reportArgumentType]
     return tuple([None if g is None else next(rest) for g in found])
 
 
 def _gradients_of_batched(
     call: _Call, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> tuple[Any, ...]:
-    """For `is_grads_batched`, vectorised Jacobians and batched gradient checks: they map cotangents in an older way."""
+    """Compute gradients for `is_grads_batched` and batched gradient checks, which use the legacy `vmap`."""
     level = _state._vmapmode_increment_nesting() - 1
     _state._vmapmode_decrement_nesting()
     given = [None if g is None else _batching._remove_batch_dim(g, level, 1, 0) for g in cotangents]
@@ -165,7 +165,7 @@ def _mapped_pullback(
     given: Sequence[bool],
     *arrays: Tensor,
 ) -> tuple[Tensor, ...]:
-    """The pullback of arrays with a mapped axis, which becomes the first one of the batch."""
+    """Compute the pullback of arrays with a mapped axis, folded into the batch."""
     signature = call.problem.signature
     outputs = [len(like.core) for like in signature.outputs]
     cores = (*signature.saved_cores, *[c for c, here in zip(outputs, given, strict=True) if here])
@@ -176,7 +176,7 @@ def _mapped_pullback(
 
 
 class Eager(torch.autograd.Function):
-    """A node for a solution that is there already; of the older form, which costs half the time per call."""
+    """A node for a precomputed solution, in the old style with `ctx`, which halves the time per call."""
 
     @staticmethod
     def forward(ctx, call, arrays, *inputs):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -199,14 +199,14 @@ class Eager(torch.autograd.Function):
 
 
 class Transformed(torch.autograd.Function):
-    """A node that solves inside, for `torch.func` and compilers; its residuals are outputs without a derivative."""
+    """A node that solves inside, for `torch.func` and compilers; residuals are non-differentiable outputs."""
 
     @staticmethod
     def forward(problem, *inputs):  # pyright: ignore[reportIncompatibleMethodOverride]
         if torch.compiler.is_compiling() or any(x.is_meta or engines.is_fake(x) for x in inputs):
             if problem.fusible:
                 solved = problem.solve(torch_engine(concrete=False), *inputs, whole=True)
-                return solved.outputs  # what `recover` gives need not be saved
+                return solved.outputs  # `recover` recomputes the residuals
             return tuple(torch.ops.trpl.solve(list(inputs), _register(problem)))
         return tuple(_solve_whole(problem, inputs))
 
@@ -232,7 +232,7 @@ class Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, problem, *inputs):  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Make the mapped axis the first one of the batch."""
+        """Fold the mapped axis into the batch."""
         cores, size = problem.signature.cores, info.batch_size
         shapes = [without_axis(x, dim) for x, dim in zip(inputs, in_dims[1:], strict=True)]
         found = Transformed.apply(problem, *folded(inputs, in_dims[1:], cores, size, expand=False))
@@ -245,7 +245,7 @@ class Transformed(torch.autograd.Function):
 
 
 class Pullback(torch.autograd.Function):
-    """The pullback as a function of its own, so that a mapped axis of cotangents becomes part of the batch."""
+    """The pullback as a function of its own, so that a mapped axis of cotangents is folded into the batch."""
 
     @staticmethod
     def forward(call, needed, given, *arrays):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -276,8 +276,8 @@ class Pullback(torch.autograd.Function):
         return found, (0,) * len(found)
 
 
-class Refusing(torch.autograd.Function):
-    """Gradients that depend on the inputs, whose own derivatives are an error."""
+class FirstOrderOnly(torch.autograd.Function):
+    """Gradients whose own derivatives are an error, for `create_graph=True`."""
 
     generate_vmap_rule = True
 
@@ -295,7 +295,7 @@ class Refusing(torch.autograd.Function):
 
 
 def _solve_whole(problem: Problem, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Outputs and residuals in their shapes, from values; new memory, as an operator must give."""
+    """Compute outputs and residuals in the shapes of the signature, in new memory as an operator requires."""
     if engines.suits_numpy(inputs):
         solved = checked_solve(problem, NUMPY, to_numpy(inputs), whole=True)
         found = [np.ascontiguousarray(x) for x in (*solved.outputs, *solved.residuals)]  # pyright: ignore[reportOptionalMemberAccess]
@@ -309,7 +309,7 @@ def _solve_whole(problem: Problem, inputs: Sequence[Tensor]) -> list[Tensor]:
 # For compilers -------------------------------------------------------------------------------------------------------
 
 _PROBLEMS: dict[str, Problem] = {}
-"""The problems that compiled code refers to, by their names: values of a few settings each."""
+"""The problems that compiled code refers to by name."""
 
 
 def _register(problem: Problem) -> str:
@@ -318,7 +318,7 @@ def _register(problem: Problem) -> str:
     return name
 
 
-# The schemas are spelt out: PyTorch 2.6 reads no list[Tensor] in an annotation.
+# The schemas are explicit because PyTorch 2.6 does not parse list[Tensor] annotations.
 @torch.library.custom_op("trpl::solve", mutates_args=(), schema="(Tensor[] inputs, str problem) -> Tensor[]")
 def _solve(inputs: list[Tensor], problem: str) -> list[Tensor]:
     return _solve_whole(_PROBLEMS[problem], inputs)
@@ -355,10 +355,10 @@ def _(saved: list[Tensor], cotangents: list[Tensor], needed: list[bool], problem
 def _traced_gradients(
     call: _Call, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> tuple[Any, ...]:
-    """The pullback as a compiler sees it.
+    """Compute the pullback under a compiler.
 
-    Of a fusible problem only inputs and outputs are saved. They are gated on the cotangent, so that AOTAutograd
-    computes the residuals in the backward graph instead of saving every intermediate value and finding a root twice.
+    For a fusible problem only inputs and outputs are saved. They are gated on the cotangent, so that AOTAutograd
+    recomputes the residuals in the backward graph instead of saving every intermediate value and finding a root twice.
     """
     problem, num = call.problem, len(needed)
     size = len(problem.signature.outputs)

@@ -1,4 +1,4 @@
-"""What is solved and differentiated: the protocol that each layer fills in, and the shapes of its arrays."""
+"""The protocol of a differentiable problem, which each layer implements, and the shapes of its arrays."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array
 
-NO_SECOND = "trpl: projections have first derivatives only; a second derivative was asked for"
+NO_SECOND = "trpl: projections support first derivatives only, not second derivatives"
 NO_FORWARD = (
-    "trpl: projections have derivatives in reverse mode only (backward, grad, jacrev); a derivative in forward mode "
-    "(jvp, jacfwd, forward_ad) was asked for"
+    "trpl: projections support reverse-mode derivatives only (backward, grad, jacrev), not forward mode "
+    "(jvp, jacfwd, forward_ad)"
 )
 
 
 class Like(NamedTuple):
-    """Give the shape of an output or residual: leading axes of some inputs, broadcast, then single axes of inputs.
+    """The shape of an output or residual: leading axes of some inputs, broadcast, then single axes of inputs.
 
     `Like(batch=(0, 2), core=((0, -1),))`: the broadcast leading axes of inputs 0 and 2, then the last axis of input 0.
 
@@ -30,11 +30,11 @@ class Like(NamedTuple):
     core: tuple[tuple[int, int], ...] = ()
 
     def shape(self, shapes: Sequence[tuple[int, ...]], cores: Sequence[int]) -> tuple[int, ...]:
-        """Work out the shape for given inputs.
+        """Compute the shape for given inputs.
 
         Args:
             shapes: The shapes of the inputs.
-            cores: For each input how many of its last axes are not a batch.
+            cores: The number of trailing non-batch axes of each input.
 
         Returns:
             The shape.
@@ -44,14 +44,14 @@ class Like(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """The shapes of a problem's arrays: enough for a compiler, for meta tensors, and to fold a mapped axis in."""
+    """The shapes of a problem's arrays: enough for a compiler, for meta tensors, and to fold a mapped axis."""
 
     cores: tuple[int, ...]
-    """For each input how many of its last axes are not a batch."""
+    """The number of trailing non-batch axes of each input."""
     outputs: tuple[Like, ...]
-    """Output k takes the place of input k, and is that input itself where nothing has to move."""
+    """Output k replaces input k, and is that input itself if nothing has to move."""
     residuals: tuple[Like, ...]
-    """What `solve` leaves for `pullback` besides."""
+    """Further results of `solve` that `pullback` needs."""
 
     @property
     def results(self) -> tuple[Like, ...]:
@@ -65,11 +65,11 @@ class Signature(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """Hold a solution.
+    """A solution.
 
     Args:
-        outputs: What the caller gets; None where the input stays as it is.
-        residuals: What `pullback` needs besides; None where only outputs that are None would need it.
+        outputs: The outputs; None for one that equals its input.
+        residuals: Further results that `pullback` needs; None if only outputs that are None would need them.
     """
 
     outputs: tuple[Array | None, ...]
@@ -77,12 +77,12 @@ class Solved(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """Hold what a solve was given and what it found, for `pullback`.
+    """The inputs and results of a solve, for `pullback`.
 
     Args:
-        inputs: The arrays it was given.
-        outputs: The solution; the input itself where nothing had to move.
-        residuals: What else it left.
+        inputs: The inputs.
+        outputs: The solution; the input itself if nothing had to move.
+        residuals: The residuals.
     """
 
     inputs: Sequence[Array]
@@ -91,9 +91,9 @@ class Saved(NamedTuple):
 
 
 class Problem(Protocol):
-    """A differentiable solve with a derivative by hand; a frozen value, equal to others with the same settings.
+    """A differentiable solve with a hand-written derivative; a frozen value, equal to others with the same settings.
 
-    All arrays that reach `solve` and `pullback` are constants of one engine. Their leading axes are a batch and
+    All arrays passed to `solve` and `pullback` are constants of one engine. Their leading axes are a batch and
     broadcast after `align`.
     """
 
@@ -104,48 +104,48 @@ class Problem(Protocol):
 
     @property
     def check(self) -> bool:
-        """Whether values are looked at, on the way in and on the way out."""
+        """Whether to check values of inputs and outputs."""
         ...
 
     @property
     def fusible(self) -> bool:
-        """Whether a compiler gains by seeing the operations: few, elementwise, without a loop. Needs `recover`."""
+        """Whether a compiler gains by fusing the operations: few, elementwise, without a loop. Needs `recover`."""
         ...
 
     def admit(self, e: Engine, *inputs: Array) -> None:
-        """Raise `ValueError` for values that make no sense, in the caller's words."""
+        """Raise `ValueError`, in the caller's words, for inputs outside the problem's domain."""
         ...
 
     def solve(self, e: Engine, *inputs: Array, whole: bool = False) -> Solved | None:
-        """The solution, or None if no input has to move.
+        """Return the solution, or None if no input has to move.
 
-        With `whole`, as traced engines need it, every output and residual comes in the shape of the signature.
+        With `whole`, for traced engines, every output and residual has the shape of the signature.
         """
         ...
 
     def accept(self, e: Engine, *outputs: Array | None) -> None:
-        """Raise `ConvergenceError` for outputs that are not finite."""
+        """Raise `ConvergenceError` for non-finite outputs."""
         ...
 
     def recover(self, e: Engine, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Array, ...]:
-        """The residuals, from inputs and outputs alone: a compiler then saves nothing for the backward pass."""
+        """Recompute the residuals from inputs and outputs, so that a compiler need not save them for backward."""
         ...
 
     def pullback(
         self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool]
     ) -> Sequence[Array | None]:
-        """One cotangent for each input, of the broadcast batch shape, or None where it is not needed.
+        """Return one cotangent per input, of the broadcast batch shape, or None if it is not needed.
 
-        A cotangent is None where nobody asked for the derivative of that output.
+        A given cotangent is None if its output is not differentiated.
         """
         ...
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The common shape; sizes may be symbols of a compiler, which NumPy's function would turn into numbers.
+    """Return the common shape; sizes may be a compiler's symbols, which NumPy's function would specialise.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If the shapes do not broadcast.
     """
     depth = max(map(len, shapes), default=0)
     common = [1] * depth
@@ -161,7 +161,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def align(*pairs: tuple[Array, int]) -> tuple[Array, ...]:
-    """Each (array, number of its core axes) with as many leading axes as the deepest, new ones of length 1."""
+    """Pad each (array, number of core axes) to the same number of leading axes, with axes of length 1."""
     depth = max([x.ndim - core for x, core in pairs])
     return tuple([x[(None,) * (depth - (x.ndim - core))] if x.ndim - core < depth else x for x, core in pairs])
 
@@ -182,7 +182,7 @@ def pulled_back(
     cotangents: Sequence[Array | None],
     needed: Sequence[bool],
 ) -> list[Array | None]:
-    """The problem's cotangents, each in the shape of its input; `saved` are inputs, outputs and residuals."""
+    """Run the problem's pullback and sum each cotangent to its input's shape; `saved` are the fields of `Saved`."""
     num, end = len(problem.signature.cores), len(problem.signature.cores) + len(problem.signature.outputs)
     inputs = saved[:num]
     found = problem.pullback(e, Saved(inputs, saved[num:end], saved[end:]), cotangents, needed)

@@ -48,7 +48,7 @@ class KLAudit(NamedTuple):
 
 
 def read(policy: object) -> Policy:
-    """The policy value inside a distribution, as a constant that a later update does not change.
+    """Return the policy value inside a distribution, as a constant that a later update does not change.
 
     Args:
         policy: A policy value of trpl's of any family, or a distribution of PyTorch, Distrax or TensorFlow
@@ -68,7 +68,7 @@ def read(policy: object) -> Policy:
 def exact_kl(
     new: object, old: object, *, bound: float | None = None, actions: object = None, weights: object = None
 ) -> KLAudit:
-    """KL(new ‖ old) in every state.
+    """Compute KL(new ‖ old) in every state.
 
     Args:
         new: The policy after the update on the states of the rollout: a distribution, or a policy value.
@@ -126,6 +126,6 @@ def summary(parts: Iterable[Divergences], *, bound: float | None = None) -> KLAu
 
 
 def _constant(x: object) -> np.ndarray:
-    """A copy of an array of any framework."""
+    """Return a copy of an array of any framework."""
     detach = getattr(x, "detach", None)
     return np.array(x if detach is None else detach().cpu().numpy())

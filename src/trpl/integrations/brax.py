@@ -93,7 +93,7 @@ class _Projected(ParametricDistribution):
         self.made: list[_Projection] = []
 
     def create_dist(self, parameters: Any) -> Any:
-        """The distribution of these parameters, projected."""
+        """Return the distribution of these parameters, projected."""
         inner = self.inner.create_dist(parameters)
         found = next((made for made in self.made if made.parameters is parameters), None)
         if found is None:
@@ -104,7 +104,7 @@ class _Projected(ParametricDistribution):
 
 
 def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: float | None) -> Callable:
-    """Brax's loss of the projected policy without a clip, plus the penalty."""
+    """Return Brax's loss of the projected policy without a clip, plus the penalty."""
 
     def loss(params: Any, normalizer_params: Any, data: Any, rng: jax.Array, ppo_network: Any, **settings: Any) -> Any:
         distribution = ppo_network.parametric_action_distribution
@@ -134,7 +134,7 @@ def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: flo
 
 
 def _gaussian(distribution: Any) -> DiagGaussian:
-    """Brax's normal distribution, with a standard deviation per state."""
+    """Return Brax's normal distribution, with a standard deviation per state."""
     if not (hasattr(distribution, "loc") and hasattr(distribution, "scale")):
         raise ValueError(
             f"the policy must be a normal distribution, squashed or not; it is {type(distribution).__name__}"

@@ -187,7 +187,7 @@ class TRPL(A2CAgent):
 
     @torch.no_grad()
     def _pairs(self) -> Iterator[tuple[DiagGaussian, DiagGaussian]]:
-        """The policy after the update and the one before it, minibatch by minibatch."""
+        """Return the policy after the update and the one before it, minibatch by minibatch."""
         self.set_eval()
         for number in range(len(self.dataset)):
             batch = self.dataset[number]
@@ -200,7 +200,7 @@ class TRPL(A2CAgent):
 
 
 def _shared_deviation(model: Any) -> SharedDeviation | None:
-    """The parameter of a standard deviation that all states share, where the network has one."""
+    """Return the parameter of a standard deviation that all states share, where the network has one."""
     network = model.a2c_network
     if not getattr(network, "fixed_sigma", False):
         return None

@@ -55,7 +55,7 @@ class Unclipped(gymnasium.ActionWrapper):
         self.action_space = gymnasium.spaces.Box(-WIDEST, WIDEST, env.action_space.shape, np.float32)
 
     def action(self, action: np.ndarray) -> np.ndarray:
-        """The action itself."""
+        """Return the action itself."""
         return action
 
 

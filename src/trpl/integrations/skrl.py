@@ -161,7 +161,7 @@ class TRPL(PPO):
             batch.old_std.copy_(found.std.expand_as(found.mean))
 
     def _find_shared(self) -> SharedDeviation | None:
-        """The parameter of a standard deviation that all states share, where the network has one."""
+        """Return the parameter of a standard deviation that all states share, where the network has one."""
         batch = next(self._in_order())
         _, outputs = self.policy.compute(self._inputs(batch, train=False), role="policy")
         parameter = next((p for p in self.policy.parameters() if p is outputs["log_std"]), None)
@@ -209,7 +209,7 @@ class TRPL(PPO):
             yield Minibatch(*(None if x is None else x[rows] for x in whole))  # type: ignore[arg-type]
 
     def _minibatches(self) -> Iterator[Minibatch]:
-        """The transitions in skrl's random minibatches."""
+        """Return the transitions in skrl's random minibatches."""
         memory: Any = self.memory
         names, size = list(Minibatch._fields), len(memory)
         for sampled in memory.sample(names=names, batch_size=size, mini_batches=self.cfg.mini_batches):
@@ -236,7 +236,7 @@ class TRPL(PPO):
         return self._gaussian(batch.old_mean, batch.old_std)
 
     def _constraint(self, *, progress: float) -> dict[str, float]:
-        """The entropy that this update is held to; the first update remembers where the schedule starts."""
+        """Return the entropy that this update is held to; the first update remembers where the schedule starts."""
         if not self.region.controls_entropy:
             return {}
         old = self._old(next(self._in_order()))
@@ -253,7 +253,7 @@ class TRPL(PPO):
         return self.cfg.value_loss_scale * F.mse_loss(values.float(), batch.returns)
 
     def _step(self, loss: Tensor) -> None:
-        """One step; gradients are averaged over processes and clipped as skrl's PPO does it."""
+        """Return one step; gradients are averaged over processes and clipped as skrl's PPO does it."""
         self.optimizer.zero_grad()
         self.scaler.scale(loss).backward()
         networks = [self.policy] if self.policy is self.value else [self.policy, self.value]

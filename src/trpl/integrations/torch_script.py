@@ -100,7 +100,7 @@ def script(policy: Deployable, *, suffix: str) -> str:
 
 
 def head_lines(head: Head) -> list[str]:
-    """The lines that make the environment's action of the network's outputs."""
+    """Return the lines that make the environment's action of the network's outputs."""
     parts = head.parts if isinstance(head, ProductHead) else (head,)
     lines, start = [], 0
     for number, part in enumerate(parts):

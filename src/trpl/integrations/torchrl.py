@@ -237,7 +237,7 @@ class TRPLLoss(LossModule):
 
 
 def _log_prob(predicted: Split, projected: Policy, action: Tensor) -> Tensor:
-    """The log-density of actions, squashed or not; of classes as whole numbers or as 0s and a 1."""
+    """Return the log-density of actions, squashed or not; of classes as whole numbers or as 0s and a 1."""
     if isinstance(projected, DiagGaussian | FullGaussian):
         return predicted.rebuild(projected).log_prob(action)
     if isinstance(projected, Categorical) and action.shape == projected.logits.shape:

@@ -170,7 +170,7 @@ class TrustRegion:
         return self.entropy_schedule != "none"
 
     def constraint(self, *, initial: float, progress: float, dim: int) -> dict[str, float]:
-        """The entropy that this update is held to, as the layer's own keyword; empty without a schedule.
+        """Return the entropy that this update is held to, as the layer's own keyword; empty without a schedule.
 
         Args:
             initial: Entropy of the policy before its first update.
@@ -235,7 +235,7 @@ class TrustRegion:
         advantages: Tensor,
         constraint: dict[str, float],
     ) -> Terms:
-        """The surrogate of the projected policy, and the penalty that pulls the network to it (eq. 12).
+        """Return the surrogate of the projected policy, and the penalty that pulls the network to it (eq. 12).
 
         Args:
             predicted: What the network says now.

@@ -88,7 +88,7 @@ def score_kept(logits: Array, ids: Array) -> SparseCategorical:
 
 
 def _wide(logits: Array) -> Array:
-    """The logits in float32 at least."""
+    """Return the logits in float32 at least."""
     return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
 

@@ -1,5 +1,5 @@
-"""What a trust-region layer does, once for every framework.
+"""Trust-region layers, independent of the framework.
 
-`door` checks the arguments, `problems` are what is solved and differentiated, `layer` projects, measures and audits,
-`surface` is the interface that the layers of each framework share.
+`door` checks the arguments, `problems` are solved and differentiated, `layer` projects, measures and audits, `surface`
+is the interface that the layers of all frameworks share.
 """

@@ -1,7 +1,7 @@
-"""Checks at the door, in the caller's words; inside nothing is checked twice.
+"""Validation of arguments, in the caller's words; nothing is checked twice further in.
 
-Structure (types, shapes, dtypes) is always checked: it costs little and works under `jit` and `compile`. Values of
-bounds and targets are checked where they can be looked at and the layer's `check` is on; those of policies in
+Structure (types, shapes, dtypes) is always checked: it is cheap and works under `jit` and `compile`. Values of bounds
+and targets are checked if they are concrete and the layer's `check` is on; those of policies in
 `trpl.layers.problems`.
 """
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from trpl.types import Array, PerState
 
 
-_IN_ORDER: dict[tuple[Any, ...], Family] = {}
-"""Families of pairs by their types, shapes and dtypes: what was in order once need not be looked at again."""
-MOST_IN_ORDER = 256
+_VALIDATED: dict[tuple[Any, ...], Family] = {}
+"""Cache of validated pairs: their families by types, shapes and dtypes."""
+MAX_VALIDATED = 256
 
 
 def check_structure(predicted: Policy, old: Policy, name: str = "predicted") -> Family:
-    """Types, dimensions, batch shapes and dtypes of a pair; its family."""
+    """Check types, dimensions, batch shapes and dtypes of a pair; return its family."""
     seen = _outline(predicted, old)
-    family = None if seen is None else _IN_ORDER.get(seen)
+    family = None if seen is None else _VALIDATED.get(seen)
     if family is None:
         family = _checked_structure(predicted, old, name)
         if seen is not None:
-            if len(_IN_ORDER) >= MOST_IN_ORDER:
-                _IN_ORDER.clear()
-            _IN_ORDER[seen] = family
+            if len(_VALIDATED) >= MAX_VALIDATED:
+                _VALIDATED.clear()
+            _VALIDATED[seen] = family
     return family
 
 
 def _outline(predicted: Policy, old: Policy) -> tuple[Any, ...] | None:
-    """Types, shapes and dtypes of two Gaussians of plain arrays, whose sizes are numbers; None of anything else."""
+    """Return types, shapes and dtypes of two Gaussians of plain arrays with concrete sizes, else None."""
     if type(predicted) not in _GAUSSIANS or type(old) not in _GAUSSIANS:
         return None
     found: list[Any] = [type(predicted), type(old)]
@@ -92,14 +92,14 @@ def _broadcast(*shapes: tuple[int, ...]) -> bool:
 
 
 def as_bound(name: str, bound: Any, like: Array, batch: tuple[int, ...], *, check: bool) -> PerState | float:
-    """A number, or an array of the policy's framework and dtype, refused if it is not positive and finite there.
+    """Return the bound as a number, or as an array of the policy's framework and dtype; refuse invalid values.
 
     Args:
-        name: What the caller calls the bound.
-        bound: A number, or an array with one for each state.
+        name: The caller's name for the bound.
+        bound: A number, or an array with one per state.
         like: An array of the policy.
         batch: The policy's batch shape.
-        check: Whether values are looked at.
+        check: Whether to check values.
     """
     if is_number(bound):
         value = _as_stored(float(bound), like)
@@ -118,7 +118,7 @@ def as_bound(name: str, bound: Any, like: Array, batch: tuple[int, ...], *, chec
 
 
 def as_entropy(name: str, target: Any, like: Array, batch: tuple[int, ...], *, check: bool) -> PerState | float | None:
-    """An entropy target like a bound, refused if it is not finite."""
+    """Return an entropy target like a bound; refuse non-finite values."""
     if target is None:
         return None
     if is_number(target):
@@ -136,11 +136,11 @@ def as_entropy(name: str, target: Any, like: Array, batch: tuple[int, ...], *, c
 
 
 FLOAT32_RANGE = 7.1e-46, 3.4028235e38
-"""Smaller numbers become 0 in float32, larger ones infinite."""
+"""Smaller numbers underflow to 0 in float32, larger ones overflow."""
 
 
 def _as_stored(number: float, like: Array) -> float:
-    """The number as the policy's dtype has it, near enough to say whether it is 0 or infinite there."""
+    """Convert the number to the policy's dtype, closely enough to detect underflow and overflow."""
     if like.dtype.itemsize == 4:
         lowest, highest = FLOAT32_RANGE
         return 0.0 if abs(number) < lowest else math.copysign(math.inf, number) if abs(number) > highest else number
@@ -148,7 +148,7 @@ def _as_stored(number: float, like: Array) -> float:
 
 
 def _as_array(name: str, value: Any, like: Array, batch: tuple[int, ...]) -> PerState:
-    """An array of numbers per state, or one for all, in the policy's framework and dtype."""
+    """Return an array of numbers per state, or one for all, in the policy's framework and dtype."""
     if is_symbolic_number(value):
         return value
     kind = framework_of(value)
@@ -167,11 +167,11 @@ def _as_array(name: str, value: Any, like: Array, batch: tuple[int, ...]) -> Per
 
 
 def check_held(name: str, value: Any, *, positive: bool = True) -> None:
-    """Refuse, when a layer is made, a number that is no bound (or entropy) whatever the policies.
+    """Refuse, when a layer is made, a number that is invalid whatever the policies.
 
     Args:
-        name: What the caller calls the number.
-        value: A number, which is checked, or anything else, which is left to the call.
+        name: The caller's name for the number.
+        value: A number, which is checked, or anything else, which is checked at the call.
         positive: Whether it must be positive.
     """
     if isinstance(value, tuple | list):  # one for each part of a product

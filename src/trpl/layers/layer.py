@@ -1,4 +1,4 @@
-"""What a trust-region layer does, once for every framework: check, project, control the entropy, measure."""
+"""The work of a trust-region layer, independent of the framework: check, project, control the entropy, measure."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from trpl.types import Array, Mask, PerState
 
 Bound: TypeAlias = "float | Array | tuple[float | Array, ...] | None"
-"""A number, or an array with one for each state; a tuple has one for each part of a product; none where it is free."""
+"""A number, an array with one per state, or for a product a tuple with one per part; None for no constraint."""
 
 
 class Audit(NamedTuple):
-    """Hold what a projection did, state by state.
+    """The effect of a projection, state by state.
 
     Args:
         before: The distances of the predicted policy from the old one.
         after: The distances of the projected policy from the old one.
-        mean_multiplier: The Lagrangian multiplier of the mean's bound; 0 where the bound did not bind.
-        cov_multiplier: That of the covariance's bound.
+        mean_multiplier: The Lagrange multiplier of the mean's bound; 0 where it is inactive.
+        cov_multiplier: The Lagrange multiplier of the covariance's bound.
         mean_projected: Which means were outside.
         cov_projected: Which covariances were outside.
-        entropy_multiplier: That of the joint projection's entropy, else None.
+        entropy_multiplier: The Lagrange multiplier of the joint projection's entropy, else None.
     """
 
     before: Parts
@@ -51,12 +51,12 @@ class Audit(NamedTuple):
 
     @property
     def num_mean_projected(self) -> Array:
-        """How many means were projected."""
+        """The number of projected means."""
         return engine_of(self.mean_projected).xp.sum(self.mean_projected)
 
     @property
     def num_cov_projected(self) -> Array:
-        """How many covariances were projected."""
+        """The number of projected covariances."""
         return engine_of(self.cov_projected).xp.sum(self.cov_projected)
 
 
@@ -93,7 +93,7 @@ def project(
     entropy_first: bool,
     check: bool,
 ) -> Gaussian:
-    """Algorithm 1 of the paper: the predicted policy inside its trust region, with the entropy it is held to."""
+    """Project the predicted policy into its trust region and control its entropy (paper, Algorithm 1)."""
     family = _gaussian_family(check_structure(predicted, old))
     like, batch = predicted.mean, predicted.batch_shape
     minimum, equal = _entropy_targets(like, batch, min_entropy, entropy, check=check)
@@ -122,7 +122,7 @@ def _values(arrays: tuple[Array, ...]) -> list[np.ndarray] | None:
 
 
 def _admit(family: Family, predicted: Policy, old: Policy) -> None:
-    """Look at the policies as they came, where their values can be looked at."""
+    """Check the policies' values, if they are concrete."""
     num = len(family.cores)
     found = _values(family.arrays(predicted) + family.arrays(old))
     if found is not None:
@@ -130,7 +130,7 @@ def _admit(family: Family, predicted: Policy, old: Policy) -> None:
 
 
 def _accept(family: Family, projected: Policy) -> None:
-    """Look at a result that was changed after its projection."""
+    """Check a result that was changed after its projection."""
     found = _values(family.arrays(projected))
     if found is not None:
         with np.errstate(all="ignore"):
@@ -153,9 +153,9 @@ def _joint_arguments(
 def project_jointly(
     predicted: Policy, old: Policy, *, bound: Bound, min_entropy: Bound, entropy: Bound, check: bool
 ) -> Policy:
-    """The joint KL projection, with the entropy as inequality, equality or absent.
+    """Compute the joint KL projection, with the entropy as inequality, equality or free.
 
-    A product takes one bound for the whole, or a tuple with one for each part: then each part is projected by itself.
+    A product takes one bound for the whole, or a tuple with one per part: then each part is projected by itself.
     """
     if isinstance(bound, tuple | list):
         every = _part_by_part(predicted, old, bound, min_entropy, entropy)
@@ -166,7 +166,7 @@ def project_jointly(
 
 
 def _with_ids(like: Policy, p: Policy) -> Policy:
-    """The policy, with the ids of `like` where it has some: nothing is computed with them, so they were left out."""
+    """Attach the token ids of `like`, which the projection does not use."""
     if isinstance(like, SparseCategorical):
         return like._replace(log_probs=p.log_probs)  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(like, Product):
@@ -177,7 +177,7 @@ def _with_ids(like: Policy, p: Policy) -> Policy:
 def _part_by_part(
     predicted: Policy, old: Policy, bound: Sequence[Bound], min_entropy: Bound, entropy: Bound
 ) -> list[tuple[Policy, Policy, dict[str, Bound]]]:
-    """Each part of a product, predicted and old, with its own bound and entropy target."""
+    """List the parts of a product, predicted and old, each with its own bound and entropy target."""
     check_structure(predicted, old)
     if not isinstance(predicted, Product) or not isinstance(old, Product):
         raise ValueError(f"several bounds are for the parts of a Product, not for a {type(predicted).__name__}")
@@ -197,9 +197,9 @@ def _part_by_part(
 
 
 def penalty(region: Region, predicted: Gaussian, projected: Gaussian) -> PerState:
-    """The regression penalty d(π_θ, π̃), state by state; π̃ is a constant, also as the metric's scale.
+    """Compute the regression penalty d(π_θ, π̃), state by state; π̃ is a constant, also as the metric's scale.
 
-    With one covariance for all states the mean part alone: there the standard deviation is set, not regressed.
+    For a shared covariance only the mean part: the standard deviation is then set, not regressed.
     """
     _gaussian_family(check_structure(predicted, projected))
     e, target = engine_of(*predicted, *projected), projected.detached()
@@ -208,9 +208,9 @@ def penalty(region: Region, predicted: Gaussian, projected: Gaussian) -> PerStat
 
 
 def penalty_jointly(predicted: Policy, projected: Policy) -> PerState:
-    """The regression penalty KL(π_θ‖π̃), state by state; π̃ is a constant.
+    """Compute the regression penalty KL(π_θ‖π̃), state by state; π̃ is a constant.
 
-    Of Gaussians with one covariance for all states the mean part alone.
+    For Gaussians with a shared covariance only the mean part.
     """
     family = check_structure(predicted, projected)
     if isinstance(family, GaussianFamily):
@@ -229,7 +229,7 @@ def audit(
     cov_bound: Bound,
     check: bool,
 ) -> Audit:
-    """Distances before and after, multipliers, and which samples were projected."""
+    """Measure distances before and after, multipliers, and which states were projected."""
     _gaussian_family(check_structure(predicted, old))
     check_structure(projected, old, "projected")
     e, like, batch = engine_of(*predicted, *projected, *old), predicted.mean, predicted.batch_shape
@@ -256,10 +256,10 @@ def audit_jointly(
     entropy: Bound,
     check: bool,
 ) -> Audit | tuple[Audit, ...]:
-    """The same for the joint projection: one bound, so one multiplier, for mean and covariance together.
+    """Audit the joint projection: a single bound, so a single multiplier for mean and covariance.
 
-    Of policies without a covariance the KL is all in the mean part. With a bound for each part of a product, an audit
-    for each.
+    For policies without a covariance the KL is all in the mean part. With a bound per part of a product there is
+    an audit per part.
     """
     if isinstance(bound, tuple | list):
         every = zip(_part_by_part(predicted, old, bound, min_entropy, entropy), projected.parts, strict=True)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""What the layers solve and differentiate, as values for `trpl.implicit.attach`."""
+"""The problems that layers solve and differentiate, as values for `trpl.implicit.attach`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 NUM_MEAN = len(mean.residuals())
-"""Number of residuals of the mean's projection, which come first."""
+"""The number of the mean projection's residuals, which come first."""
 
 
 @dataclass(frozen=True)
 class Separate:
-    """Mean and covariance, each onto its own bound (Algorithm 1 of the paper without entropy).
+    """Mean and covariance, each projected onto its own bound (Algorithm 1 of the paper without entropy).
 
     Inputs are mean, scale, old mean, old scale, mean bound and covariance bound.
     """
@@ -50,7 +50,7 @@ class Separate:
     def _split(
         self, inputs: Sequence[Array]
     ) -> tuple[tuple[Vector, Vector, Scale, PerState], tuple[Scale, Scale, PerState]]:
-        """The inputs of the mean's and of the covariance's projection, with as many leading axes each."""
+        """Split the inputs between the mean's and the covariance's projection, each with aligned leading axes."""
         new, scale, old, old_scale, mean_bound, cov_bound = inputs
         full, core = self.family.full, 2 if self.family.full else 1
         *arrays, bound = mean.aligned(new, old, old_scale, mean_bound, full=full)
@@ -95,7 +95,7 @@ class Separate:
 
 
 def _total(e: Engine, like: Array, one: Array | None, other: Array | None) -> Array:
-    """The sum of two cotangents of one input, which may have come from batches of different shapes."""
+    """Add two cotangents of one input, whose batch shapes may differ."""
     if one is None:
         return other
     if other is None:
@@ -107,7 +107,7 @@ def _total(e: Engine, like: Array, one: Array | None, other: Array | None) -> Ar
 
 @functools.cache
 def separate(region: Region, family: GaussianFamily, route: Route | None, check: bool) -> Separate:
-    """The problem of a layer with separate bounds; made once for each setting."""
+    """Return the problem of a layer with separate bounds; cached per setting."""
     full, scale = family.full, ((1, -2), (1, -1)) if family.full else ((1, -1),)
     signature = Signature(
         cores=(*family.cores, *family.cores, 0, 0),
@@ -121,7 +121,7 @@ def separate(region: Region, family: GaussianFamily, route: Route | None, check:
 class Joint:
     """One KL bound for the whole distribution, and its entropy.
 
-    Inputs are the arrays of the predicted and of the old policy, the bound and, if it is held, the entropy.
+    Inputs are the arrays of the predicted and of the old policy, the bound and, if constrained, the entropy.
     """
 
     family: Family
@@ -162,7 +162,7 @@ class Joint:
 
 @functools.cache
 def joint(family: Family, held: Held, check: bool) -> Joint:
-    """The problem of a joint layer; made once for each setting."""
+    """Return the problem of a joint layer; cached per setting."""
     cores = family.cores
     every = tuple(range(2 * len(cores) + (1 if held == "free" else 2)))
     signature = Signature(

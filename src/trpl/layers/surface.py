@@ -1,7 +1,7 @@
-"""The interface of the layers, once for every framework: signatures, words, and which argument replaces which.
+"""The interface of the layers, shared by all frameworks: signatures, documentation, and which arguments override which.
 
-`trpl.torch` and `trpl.jax` add how a bound is held. What a framework does with policies on the way in and out, and how
-it calls the projection, is a `Host`.
+`trpl.torch` and `trpl.jax` add the storage of bounds. A `Host` converts policies on the way in and out and calls the
+projection.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 class Host(NamedTuple):
-    """What a framework does around a projection."""
+    """A framework's conversions and contexts around a projection."""
 
     enter: Callable[[Any, str], Policy] = lambda policy, name: policy
-    """A policy value from what the caller gave, under the name that messages give it."""
+    """Converts the caller's policy to a policy value; the second argument is its name in messages."""
     leave: Callable[[Policy, Any], Any] = lambda projected, given: projected
-    """The projected policy in the form of the one that was given."""
+    """Converts the projected policy to the form of the given one."""
     project: Callable[..., Any] = core.project
     project_jointly: Callable[..., Any] = core.project_jointly
     measuring: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Where a penalty is computed."""
+    """The context of a penalty."""
     auditing: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Where an audit is made, of which no derivative is asked."""
+    """The context of an audit, which needs no derivative."""
 
 
 def _either(given: Bound | None, held: Bound) -> Bound:
-    """The argument of the call if there is one, else the layer's."""
+    """Return the call's argument if given, else the layer's."""
     return held if given is None else given
 
 
@@ -49,18 +49,18 @@ class SeparateLayer:
     entropy_first: bool
     check: bool
 
-    if TYPE_CHECKING:  # each layer says this of itself
+    if TYPE_CHECKING:  # defined by each layer
 
         def trust_region(self) -> Region:
-            """Return what is measured, and how it is held.
+            """Return the layer's region.
 
             Returns:
-                The region, a value that can be hashed.
+                The region, a hashable value.
             """
             ...
 
     def check_bounds(self) -> None:
-        """Refuse numbers that are no bounds."""
+        """Refuse invalid bounds."""
         check_held("mean_bound", self.mean_bound)
         check_held("cov_bound", self.cov_bound)
 
@@ -79,16 +79,16 @@ class SeparateLayer:
         Args:
             predicted: The network's policy.
             old: The policy that collected the data, of the same kind.
-            mean_bound: Replaces the layer's bound for the mean; a number, or an array with one for each state.
-            cov_bound: Replaces the layer's bound for the covariance.
-            min_entropy: The entropy that each state has at least; lower ones are raised by scaling the covariance.
-            entropy: The entropy that each state has exactly; not together with `min_entropy`.
+            mean_bound: Overrides the layer's bound on the mean; a number, or an array with one per state.
+            cov_bound: Overrides the layer's bound on the covariance.
+            min_entropy: A lower bound on each state's entropy, met by scaling the covariance.
+            entropy: The entropy of each state; excludes `min_entropy`.
 
         Returns:
             The projected policy, in the form of the predicted one; a part with nothing outside is the same array.
 
         Raises:
-            ValueError: If the arguments do not fit together, or are not policies, bounds or entropies.
+            ValueError: If the arguments are inconsistent, or are not policies, bounds or entropies.
             ConvergenceError: If the result is not finite.
         """
         host = type(self).host
@@ -110,11 +110,11 @@ class SeparateLayer:
 
         Args:
             predicted: The network's policy.
-            projected: Its projection; a constant, into which no gradient goes.
+            projected: Its projection, treated as a constant.
 
         Returns:
-            The region's distance, an array of the batch shape. With one covariance for all states its mean part alone:
-            there the standard deviation is set, not regressed.
+            The region's distance, an array of the batch shape. For a shared covariance only its mean part: the standard
+            deviation is then set, not regressed.
         """
         host = type(self).host
         with host.measuring():
@@ -137,8 +137,8 @@ class SeparateLayer:
             predicted: The network's policy.
             projected: Its projection.
             old: The policy that collected the data.
-            mean_bound: As it was given to the layer's call.
-            cov_bound: As it was given to the layer's call.
+            mean_bound: The argument of the layer's call, if given.
+            cov_bound: The argument of the layer's call, if given.
 
         Returns:
             The measurements, state by state.
@@ -166,12 +166,12 @@ class JointLayer:
     check: bool
 
     def check_bounds(self) -> None:
-        """Refuse numbers that are no bound or entropy."""
+        """Refuse an invalid bound or entropy."""
         check_held("bound", self.bound)
         check_held("min_entropy", self.min_entropy, positive=False)
 
     def _targets(self, min_entropy: Bound | None, entropy: Bound | None) -> dict[str, Bound | None]:
-        """The call's entropy target if it has one, else the one the layer holds."""
+        """Return the call's entropy target if given, else the layer's."""
         if min_entropy is not None or entropy is not None:
             return {"min_entropy": min_entropy, "entropy": entropy}
         held = self.min_entropy
@@ -188,21 +188,21 @@ class JointLayer:
         min_entropy: Bound | None = None,
         entropy: Bound | None = None,
     ) -> Policy:
-        """Find the policy nearest to the predicted one within the bound of the old one that meets the entropy.
+        """Find the policy nearest to the predicted one within the bound that meets the entropy target.
 
         Args:
             predicted: The network's policy.
             old: The policy that collected the data, of the same kind.
-            bound: Replaces the layer's bound; a number, or an array with one for each state. For a `Product`, also a
-                tuple with one for each part: then each part is projected by itself, to its own entropy.
-            min_entropy: Replaces the layer's entropy: what each state has at least.
-            entropy: The entropy that each state has exactly; not together with `min_entropy`.
+            bound: Overrides the layer's bound; a number, or an array with one per state. For a `Product`, also a tuple
+                with one per part: then each part is projected by itself, to its own entropy.
+            min_entropy: Overrides the layer's entropy: a lower bound on each state's entropy.
+            entropy: The entropy of each state; excludes `min_entropy`.
 
         Returns:
             The projected policy, in the form of the predicted one.
 
         Raises:
-            ValueError: If the arguments do not fit together, are not policies, bounds or entropies, or no policy within
+            ValueError: If the arguments are inconsistent, are not policies, bounds or entropies, or no policy within
                 the bound has the entropy.
             ConvergenceError: If the result is not finite.
         """
@@ -221,11 +221,11 @@ class JointLayer:
 
         Args:
             predicted: The network's policy.
-            projected: Its projection; a constant, into which no gradient goes.
+            projected: Its projection, treated as a constant.
 
         Returns:
-            KL(predicted‖projected), an array of the batch shape; of Gaussians with one covariance for all states its
-            mean part alone.
+            KL(predicted‖projected), an array of the batch shape; for Gaussians with a shared covariance only its mean
+            part.
         """
         host = type(self).host
         with host.measuring():
@@ -247,12 +247,12 @@ class JointLayer:
             predicted: The network's policy.
             projected: Its projection.
             old: The policy that collected the data.
-            bound: As it was given to the layer's call.
-            min_entropy: As it was given to the layer's call.
-            entropy: As it was given to the layer's call.
+            bound: The argument of the layer's call, if given.
+            min_entropy: The argument of the layer's call, if given.
+            entropy: The argument of the layer's call, if given.
 
         Returns:
-            The measurements; with a bound for each part of a `Product` those of each part.
+            The measurements; with a bound per part of a `Product` those of each part.
         """
         host = type(self).host
         with host.auditing():

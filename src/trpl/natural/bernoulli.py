@@ -21,7 +21,7 @@ def bernoulli_kl(e: Engine, p: Array, q: Array) -> Array:
 
 
 def bernoulli_entropy(e: Engine, logits: Array) -> Array:
-    """σ(l) log(1 + e^−l) + σ(−l) log(1 + e^l), component by component."""
+    """Compute σ(l) log(1 + e^−l) + σ(−l) log(1 + e^l), component by component."""
     return sigmoid(e, logits) * softplus(e, -logits) + sigmoid(e, -logits) * softplus(e, logits)
 
 
@@ -93,7 +93,7 @@ class BernoulliPath(NamedTuple):
 
 
 def probability_difference(e: Engine, x: Array, y: Array) -> Array:
-    """σ(x) − σ(y) = σ(x) σ(−y) (1 − e^(y − x)), from the side where it does not overflow."""
+    """Compute σ(x) − σ(y) = σ(x) σ(−y) (1 − e^(y − x)), from the side where it does not overflow."""
     gap = e.xp.expm1(-e.xp.abs(x - y))
     larger, smaller = e.xp.maximum(x, y), e.xp.minimum(x, y)
     return e.xp.where(x >= y, -1.0, 1.0) * sigmoid(e, larger) * sigmoid(e, -smaller) * gap

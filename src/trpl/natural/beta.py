@@ -29,7 +29,7 @@ class Shape(NamedTuple):
         return self.alpha + self.beta
 
     def three(self, e: Engine) -> Array:
-        """α, β and α + β on a new last axis: a function of each of them is one call."""
+        """Compute α, β and α + β on a new last axis: a function of each of them is one call."""
         return e.xp.stack(e.xp.broadcast_arrays(self.alpha, self.beta, self.total), axis=-1)
 
     def plus(self, other: Shape, factor: Array | float = 1.0) -> Shape:
@@ -62,7 +62,7 @@ def beta_kl(e: Engine, p: Shape, q: Shape, change: Shape | None = None) -> Array
 
 
 def beta_entropy(e: Engine, p: Shape) -> Array:
-    """log B − (α − 1)ψ(α) − (β − 1)ψ(β) + (α + β − 2)ψ(α + β), with the large logarithms cancelled by hand."""
+    """Compute log B − (α − 1)ψ(α) − (β − 1)ψ(β) + (α + β − 2)ψ(α + β), with the large logarithms cancelled by hand."""
     three = p.three(e)
     digammas = digamma_rest(e, three)
     logs = e.xp.log(three)
@@ -90,7 +90,7 @@ class Curvature(NamedTuple):
         return Shape(turned / a + self.rest.alpha * d.alpha - common, -turned / b + self.rest.beta * d.beta - common)
 
     def product(self, c: Shape, d: Shape) -> Array:
-        """cᵀF d."""
+        """Compute cᵀF d."""
         a, b = self.shape
         square = (c.alpha * b - c.beta * a) / a * ((d.alpha * b - d.beta * a) / b) / self.shape.total
         rest = self.rest.alpha * c.alpha * d.alpha + self.rest.beta * c.beta * d.beta
@@ -98,7 +98,7 @@ class Curvature(NamedTuple):
 
 
 def mean_statistics(e: Engine, change: Shape, p: Shape, q: Shape) -> Shape:
-    """μ_q − μ_p of log x and log(1 − x), ψ(α) − ψ(α + β) and ψ(β) − ψ(α + β)."""
+    """Compute μ_q − μ_p of log x and log(1 − x), ψ(α) − ψ(α + β) and ψ(β) − ψ(α + β)."""
 
     def rise(x: Array, y: Array, step: Array) -> Array:
         above = step >= 0.0
@@ -122,7 +122,7 @@ class BetaPath(NamedTuple):
         return self.predicted.plus(self.old, -1.0)
 
     def _policy(self, s: Array, tau: Array | None) -> tuple[Shape, Shape]:
-        """The shapes at (s, τ), and what leads from the old ones to them."""
+        """Return the shapes at (s, τ), and what leads from the old ones to them."""
         step = self._change().times(s[..., None])
         if tau is not None:  # θ̃ − θ_old = τsΔ + (τ − 1)θ_old
             t = tau[..., None]
@@ -132,7 +132,7 @@ class BetaPath(NamedTuple):
         return self.old.plus(step), step
 
     def _direction(self, s: Array) -> Shape:
-        """w = θ_old + sΔ."""
+        """Compute w = θ_old + sΔ."""
         between = self.old.plus(self._change(), s[..., None])
         return Shape(between.alpha - 1.0, between.beta - 1.0)
 
@@ -165,7 +165,7 @@ class BetaPath(NamedTuple):
         )
 
     def hottest(self, e: Engine, s: Array) -> Array:
-        """α̃ = 1 + τw must stay positive."""
+        """Compute α̃ = 1 + τw must stay positive."""
         w = self._direction(s)
         lowest = e.xp.min(e.xp.minimum(w.alpha, w.beta), axis=-1)
         return e.xp.where(lowest < 0.0, -1.0 / e.xp.where(lowest < 0.0, lowest, -1.0), math.inf)

@@ -43,7 +43,7 @@ class Tilted(NamedTuple):
 
 
 def tilt(e: Engine, q: Vector, log_q: Vector, x: Vector) -> Tilted:
-    """π_old e^x, with x centred under the old policy.
+    """Compute π_old e^x, with x centred under the old policy.
 
     Z − 1 = Σ π_old (e^x − 1) keeps the digits of a small log Z. Where x is large the class's probability was tiny, and
     e^x may be infinite where their product is ordinary: there, and only if there is such a class, in logarithms.
@@ -132,7 +132,7 @@ class Quick(NamedTuple):
         return xp.where(s < 1.0, s, 1.0)
 
     def step(self, e: Engine, s: PerState) -> tuple[PerState, Mask]:
-        """A step of fifth order, the inverse of log KL as a function of log s; and whether it is the last.
+        """Return a step of fifth order, the inverse of log KL as a function of log s; and whether it is the last.
 
         Where all exponents are small, log Z is the integral of its derivative, by those of both ends: as a sum of
         exponentials it would have no digits left there. Sure is who is at s = 1 and inside, or whose step is so short
@@ -141,7 +141,7 @@ class Quick(NamedTuple):
         """
         xp = e.xp
         x = s[..., None] * self.u
-        total, mean, k2, k3, k4, k5 = Cumulants.of(e, e.once(self.weight * e.exp(x)), self.u)
+        total, mean, k2, k3, k4, k5 = Cumulants.of(e, e.barrier(self.weight * e.exp(x)), self.u)
         old_total, old1, old2, old3, old4, _ = self.old  # the first is 0 but for rounding
         integral = s * (
             0.5 * (old1 + mean) + s * (3 / 28 * (old2 - k2) + s * ((old3 + k3) / 84 + s * (old4 - k4) / 1680))
@@ -178,14 +178,14 @@ class CategoricalPath:
         self.e, self.predicted, self.old = e, predicted, old
 
     def rows(self, mask: Mask) -> CategoricalPath | None:
-        """The same for some of the states, if the arrays have one row for each."""
+        """Return the same for some of the states, if the arrays have one row for each."""
         one_row_each = tuple(self.predicted.shape[:-1]) == tuple(mask.shape) != ()
         if not (self.e.concrete and one_row_each and self.predicted.shape == self.old.shape):
             return None
         return CategoricalPath(self.e, self.predicted[mask], self.old[mask])
 
     def afresh(self) -> CategoricalPath:
-        """The same, with nothing computed yet."""
+        """Return the same, with nothing computed yet."""
         return CategoricalPath(self.e, self.predicted, self.old)
 
     @functools.cached_property
@@ -252,10 +252,10 @@ class CategoricalPath:
         top = _finite_max(e, self.old)
         weight = self._supported(e.exp(self.old - top[..., None]))
         total = xp.sum(weight, axis=-1)
-        change, weight = self.change, e.once(weight)
+        change, weight = self.change, e.barrier(weight)
         low, high = xp.min(change, axis=-1), xp.max(change, axis=-1)
         mean = e.vecdot(weight, change) / total
-        u = e.once(self._supported(change - mean[..., None]))
+        u = e.barrier(self._supported(change - mean[..., None]))
         return Centred(weight, u, xp.maximum(high - mean, mean - low), total, top)
 
     @functools.cached_property
@@ -271,7 +271,7 @@ class CategoricalPath:
         return e.vecdot(weight, u * u) / total
 
     def guess(self, e: Engine, room: PerState) -> Guess:
-        """A few steps of fourth order from where the KL's first terms meet the bound."""
+        """Return a few steps of fourth order from where the KL's first terms meet the bound."""
         xp = e.xp
         weight, u, reach, *_ = self.centred
         if u.shape[:-1] != room.shape:
@@ -344,7 +344,7 @@ class CategoricalPath:
         warmed = between if tau is None else tau[..., None] * between
         if self.support is not None:
             warmed = xp.where(self.support, warmed, -math.inf)
-        weight = e.once(e.exp(warmed - _finite_max(e, warmed)[..., None]))
+        weight = e.barrier(e.exp(warmed - _finite_max(e, warmed)[..., None]))
         total, along = e.power_sums(weight, change, 1)
         u = change - (along / total)[..., None]
         weighted = weight * u
@@ -376,12 +376,12 @@ class CategoricalPath:
 
 
 def _finite_max(e: Engine, x: Vector) -> PerState:
-    """The largest entry of each row, and 0 where that is not finite."""
+    """Return the largest entry of each row, and 0 where that is not finite."""
     top = e.xp.max(x, axis=-1)
     return e.xp.where(e.xp.isfinite(top), top, 0.0)
 
 
 def log_sum_exp(e: Engine, x: Vector) -> PerState:
-    """log Σ eˣ over the last axis; −inf where all entries are."""
+    """Compute log Σ eˣ over the last axis; −inf where all entries are."""
     top = e.constant(_finite_max(e, x))
     return top + e.xp.log(e.xp.sum(e.xp.exp(x - top[..., None]), axis=-1))

@@ -88,11 +88,11 @@ class Path(Protocol):
         ...
 
     def hottest(self, e: Engine, s: Array) -> Array | float:
-        """The limit of τ, from which θ̃ would leave the family."""
+        """Return the limit of τ, from which θ̃ would leave the family."""
         ...
 
     def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:
-        """The arrays of the policy at (s, τ); τ = 1 if None."""
+        """Return the arrays of the policy at (s, τ); τ = 1 if None."""
         ...
 
     def linear(self, e: Engine, s: Array, tau: Array | None, cotangents: Sequence[Array]) -> Linear:

@@ -34,7 +34,7 @@ class Between(Protocol):
     """How a family makes the path between two policies."""
 
     def __call__(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> Path:
-        """The path; nothing is computed yet."""
+        """Return the path; nothing is computed yet."""
         ...
 
 
@@ -70,7 +70,7 @@ class Problem(NamedTuple):
         return between(e, self.predicted, self.old)
 
     def place(self, e: Engine, path: Path) -> Place:
-        """The place of the projection on the path."""
+        """Return the place of the projection on the path."""
         batch = self.batch
         bound = e.xp.broadcast_to(self.bound, batch)
         if self.entropy is None:
@@ -95,7 +95,7 @@ def solve(
 
 
 def _solve(e: Engine, between: Between, problem: Problem) -> tuple[Solved, Mask]:
-    """The solution, and which states are not where the prediction is."""
+    """Return the solution, and which states are not where the prediction is."""
     path = problem.path(e, between)
     place = problem.place(e, path)
     moved, shape = place.moved, problem.batch
@@ -114,7 +114,7 @@ def _solve(e: Engine, between: Between, problem: Problem) -> tuple[Solved, Mask]
 
 
 def _place(e: Engine, left: Sequence[Array]) -> Place:
-    """The place that `_solve` left."""
+    """Return the place that `_solve` left."""
     if len(left) == 1:
         return Place(left[0], None, left[0] < 1.0, None, left[0] < 0.0)
     s, tau, binding = left
@@ -132,7 +132,7 @@ def pullback(
     needed: Sequence[bool],
     held: str,
 ) -> list[Array | None]:
-    """Cotangents of `(*predicted, *old, bound[, entropy])`."""
+    """Compute the cotangents of `(*predicted, *old, bound[, entropy])`."""
     run = _pullback_in_blocks if e is NUMPY else _pullback
     return run(e, between, cores, inputs, left, cotangents, needed, held)
 
@@ -165,7 +165,7 @@ def _pullback(
 def multipliers(
     e: Engine, between: Between, cores: tuple[int, ...], inputs: Sequence[Array], held: str
 ) -> tuple[PerState, PerState]:
-    """η = 1/s − 1 of the KL and ω = (1 + η)(1/τ − 1) of the entropy; 0 where a constraint does not bind."""
+    """Compute η = 1/s − 1 of the KL and ω = (1 + η)(1/τ − 1) of the entropy; 0 where a constraint does not bind."""
     problem = Problem.of(inputs, cores, held)
     place = problem.place(e, problem.path(e, between))
     s = e.xp.where(place.s > 0.0, place.s, 1.0)
@@ -178,7 +178,7 @@ def multipliers(
 def entropy_range(
     e: Engine, between: Between, cores: tuple[int, ...], old: Sequence[Array], bound: PerState
 ) -> tuple[PerState, PerState]:
-    """The least and the greatest entropy within the bound of the old policy, both on the path of its powers.
+    """Return the least and the greatest entropy within the bound of the old policy, both on the path of its powers.
 
     q^τ has the least KL to q among all policies with its entropy. So both extremes are projections: of a very flat and
     of a very sharp power of q. Powers of a uniform policy are uniform, so of its least entropy nothing is known (−∞).
@@ -206,13 +206,13 @@ def entropy_range(
 
 
 def _rows(x: np.ndarray, batch: tuple[int, ...], core: int) -> np.ndarray:
-    """The array with one leading axis, all states of the batch in it; a view where nothing is broadcast."""
+    """Return the array with one leading axis, all states of the batch in it; a view where nothing is broadcast."""
     tail = x.shape[x.ndim - core :]
     return np.broadcast_to(x, (*batch, *tail)).reshape(-1, *tail)
 
 
 def _blocks(problem: Problem) -> tuple[int, list[slice]]:
-    """The number of states, and slices of them."""
+    """Return the number of states, and slices of them."""
     num = math.prod(problem.batch)
     widest = max(math.prod(x.shape[x.ndim - core :]) for x, core in zip(problem.predicted, problem.cores, strict=True))
     count = max(1, round(num * widest / BLOCK))  # equal blocks: a small one costs as many calls as a large one

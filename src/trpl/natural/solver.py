@@ -108,7 +108,7 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
     log_first, log_last = xp.log(tau_ends)
 
     def at(s: PerState) -> tuple[PerState, Moments, Mask]:
-        """τ, the moments there, and whether the entropy is met by it."""
+        """Compute τ, the moments there, and whether the entropy is met by it."""
         tau = warmth(e, path, s, entropy, xp.exp((1.0 - s) * log_first + s * log_last))
         found = path.moments(e, s, tau)
         missing = xp.abs(found.entropy - entropy.target)
@@ -136,7 +136,7 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
 
 
 def warmth(e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState) -> PerState:
-    """τ at which the entropy is β; with a lower bound exactly 1 where it is above β there already.
+    """Compute τ at which the entropy is β; with a lower bound exactly 1 where it is above β there already.
 
     Newton on log τ, d H/d log τ = −τ²W, between a τ that is too cold and one that is too hot.
     """
@@ -217,6 +217,6 @@ def shares(e: Engine, place: Place, linear: Linear) -> Shares:
 
 
 def _quotient(e: Engine, x: PerState, y: PerState, where: Mask) -> PerState:
-    """x/y, and 0 elsewhere or where y is 0."""
+    """Compute x/y, and 0 elsewhere or where y is 0."""
     sound = where & (y != 0.0)
     return e.xp.where(sound, x / e.xp.where(sound, y, 1.0), 0.0)

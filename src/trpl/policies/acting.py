@@ -112,7 +112,7 @@ class HeadActor:
         self.obs_size = [*self._layers, self._endings[0][1]][0][0].shape[0]
 
     def mode(self, observations: np.ndarray) -> np.ndarray:
-        """The most likely action: what acts when no noise is wanted."""
+        """Return the most likely action: what acts when no noise is wanted."""
         return self.head.mode(self._outputs(observations))
 
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Sequence[Any]:

@@ -18,12 +18,12 @@ SCALES = (1, 3, 5)
 
 
 def multiplier(e: Engine, distance: PerState, bound: PerState) -> PerState:
-    """η = √(distance/ε) − 1, and 0 inside."""
+    """Compute η = √(distance/ε) − 1, and 0 inside."""
     return 1.0 / shrinkage(e, *align((distance, 0), (bound, 0))) - 1.0
 
 
 def diagonal_residuals() -> tuple[Like, ...]:
-    """Shapes of the distance and of w."""
+    """Return the shapes of the distance and of w."""
     return Like(SCALES), Like(SCALES)
 
 

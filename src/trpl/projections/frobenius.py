@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def solve_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whitened: bool, whole: bool) -> Solved | None:
-    """√(wp² + (1 − w)q²) where the distance exceeds ε, else p; leaves the distance and w."""
+    """Compute √(wp² + (1 − w)q²) where the distance exceeds ε, else p; leaves the distance and w."""
     xp = e.xp
     difference = cov_difference(e, p, q, full=False, whitened=whitened)
     distance = e.vecdot(difference, difference)
@@ -54,7 +54,7 @@ def recover_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whiten
 def pullback_diagonal(
     e: Engine, saved: Saved, cotangent: Vector, *, whitened: bool, old_too: bool
 ) -> tuple[Vector, Vector | None, PerState | None]:
-    """Cotangents of p and, with `old_too`, of q and ε."""
+    """Compute the cotangents of p and, with `old_too`, of q and ε."""
     xp = e.xp
     (p, q, bound), (projected,), (distance, weight) = saved
     longest = xp.maximum(distance, bound)
@@ -106,7 +106,7 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, *, whitened: bo
 
 
 def full_residuals() -> tuple[Like, ...]:
-    """Shapes of D, its norm, w and the inverse of the factor of Σ̃."""
+    """Return the shapes of D, its norm, w and the inverse of the factor of Σ̃."""
     matrix = Like(SCALES, ((1, -2), (1, -1)))
     return matrix, Like(SCALES), Like(SCALES), matrix
 
@@ -114,7 +114,7 @@ def full_residuals() -> tuple[Like, ...]:
 def pullback_full(
     e: Engine, saved: Saved, cotangent: Matrix, *, whitened: bool, old_too: bool
 ) -> tuple[Matrix, Matrix | None, PerState | None]:
-    """Cotangents of p and, with `old_too`, of q and ε."""
+    """Compute the cotangents of p and, with `old_too`, of q and ε."""
     xp = e.xp
     (p, q, bound), (projected,), (difference, distance, weight, inverse) = saved
     longest = xp.maximum(distance, bound)

@@ -34,7 +34,7 @@ def _whiten(e: Engine, scale: Scale, v: Vector, *, full: bool, transpose: bool =
 def solve(
     e: Engine, mean: Vector, old_mean: Vector, old_scale: Scale, bound: PerState, *, full: bool, whole: bool
 ) -> Solved | None:
-    """μ̃ at Mahalanobis distance ε from μ_old where μ is further, else μ; leaves z, m and w."""
+    """Compute μ̃ at Mahalanobis distance ε from μ_old where μ is further, else μ; leaves z, m and w."""
     xp = e.xp
     shift = mean - old_mean
     whitened = _whiten(e, old_scale, shift, full=full)
@@ -59,7 +59,7 @@ def recover(
 
 
 def residuals() -> tuple[Like, ...]:
-    """Shapes of z, m and w, of inputs (mean, scale, old mean, old scale, mean bound, …)."""
+    """Return the shapes of z, m and w, of inputs (mean, scale, old mean, old scale, mean bound, …)."""
     batch = (0, 2, 3, 4)
     return Like(batch, ((0, -1),)), Like(batch), Like(batch)
 
@@ -73,7 +73,7 @@ def pullback(
     full: bool,
     old_too: bool,
 ) -> tuple[Vector, Vector | None, Scale | None, PerState | None]:
-    """Cotangents of μ and, with `old_too`, of μ_old, L and ε."""
+    """Compute the cotangents of μ and, with `old_too`, of μ_old, L and ε."""
     xp = e.xp
     mean, old_mean, scale, bound = inputs
     whitened, distance, weight = residuals
@@ -104,5 +104,5 @@ def pullback(
 def aligned(
     mean: Vector, old_mean: Vector, old_scale: Scale, bound: PerState, *, full: bool
 ) -> tuple[Vector, Vector, Scale, PerState]:
-    """The inputs with as many leading axes each."""
+    """Return the inputs with as many leading axes each."""
     return align((mean, 1), (old_mean, 1), (old_scale, 2 if full else 1), (bound, 0))  # pyright: ignore[reportReturnType]

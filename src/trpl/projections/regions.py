@@ -32,15 +32,15 @@ class Region(Protocol):
     """The mean part of the region's distance is so many times the Mahalanobis distance."""
 
     def cov_distance(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
-        """The covariance part of the region's distance."""
+        """Return the covariance part of the region's distance."""
         ...
 
     def route(self, cov_bound: object) -> Route | None:
-        """The way to solve, as far as a bound that is a number decides it."""
+        """Return the way to solve, as far as a bound that is a number decides it."""
         ...
 
     def fusible(self, route: Route | None, *, full: bool) -> bool:
-        """Whether the covariance's solution is elementwise and without a loop."""
+        """Tell whether the covariance's solution is elementwise and without a loop."""
         ...
 
     def residuals(self, *, full: bool) -> tuple[Like, ...]:
@@ -50,7 +50,7 @@ class Region(Protocol):
     def solve_cov(
         self, e: Engine, p: Scale, q: Scale, bound: PerState, route: Route | None, *, full: bool, whole: bool
     ) -> Solved | None:
-        """The scale on the bound where the predicted one is outside, else that; None if nothing is outside."""
+        """Return the scale on the bound where the predicted one is outside, else that; None if nothing is outside."""
         ...
 
     def recover_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, projected: Scale) -> tuple[Array, ...]:
@@ -62,15 +62,15 @@ class Region(Protocol):
         ...
 
     def cov_multiplier(self, e: Engine, p: Gaussian, q: Gaussian, bound: PerState) -> PerState:
-        """The Lagrangian multiplier η of the covariance bound; 0 inside."""
+        """Return the Lagrangian multiplier η of the covariance bound; 0 inside."""
         ...
 
 
 def parts(e: Engine, region: Region, p: Gaussian, q: Gaussian) -> Parts:
-    """The region's distance by parts."""
+    """Return the region's distance by parts."""
     return Parts(mean=mean_distance(e, region, p, q), cov=region.cov_distance(e, p, q))
 
 
 def mean_distance(e: Engine, region: Region, p: Gaussian, q: Gaussian) -> PerState:
-    """The mean part of the region's distance."""
+    """Return the mean part of the region's distance."""
     return region.mean_weight * mahalanobis(e, p, q)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def solve_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whole: bool) -> Solved | None:
-    """q + w(p − q) where the distance exceeds ε, else p; leaves the distance and w."""
+    """Compute q + w(p − q) where the distance exceeds ε, else p; leaves the distance and w."""
     xp = e.xp
     change = p - q
     relative = change / q
@@ -57,7 +57,7 @@ def recover_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState) -> tuple[
 def pullback_diagonal(
     e: Engine, saved: Saved, cotangent: Vector, *, old_too: bool
 ) -> tuple[Vector, Vector | None, PerState | None]:
-    """Cotangents of p and, with `old_too`, of q and ε."""
+    """Compute the cotangents of p and, with `old_too`, of q and ε."""
     xp = e.xp
     (p, q, bound), _, (distance, weight) = saved
     longest = xp.maximum(distance, bound)
@@ -91,7 +91,7 @@ def surely_within(e: Engine, excess: Matrix, p: Matrix, q: Matrix, bound: PerSta
 
 
 def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, whole: bool) -> Solved | None:
-    """The factor of S̃² where the distance exceeds ε, else p.
+    """Return the factor of S̃² where the distance exceeds ε, else p.
 
     Leaves the distance, w, S̃, its factor and that factor's inverse, C and S; then L_q⁻¹C, S_old and L_q⁻¹ or, in the
     exact form, where S_old = I, the ratio L_q⁻¹L_p. The distance is ‖L_q⁻¹C‖², too: L_q is S_old with a rotation.
@@ -152,7 +152,7 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, 
 
 
 def full_residuals(form: Form) -> tuple[Like, ...]:
-    """Shapes of what `solve_full` leaves."""
+    """Return the shapes of what `solve_full` leaves."""
     number, matrix = Like(SCALES), Like(SCALES, ((1, -2), (1, -1)))
     return (number,) * 2 + (matrix,) * (8 if form == "commuting" else 6)
 
@@ -160,7 +160,7 @@ def full_residuals(form: Form) -> tuple[Like, ...]:
 def pullback_full(
     e: Engine, saved: Saved, cotangent: Matrix, form: Form, *, old_too: bool
 ) -> tuple[Matrix, Matrix | None, PerState | None]:
-    """Cotangents of p and, with `old_too`, of q and ε."""
+    """Compute the cotangents of p and, with `old_too`, of q and ε."""
     xp = e.xp
     (p, q, bound), _, (distance, weight, moved, factor, inverse, change, new, *old) = saved
     longest = xp.maximum(distance, bound)

@@ -47,7 +47,7 @@ def interpolated(region: Region, multipliers: np.ndarray) -> DiagGaussian:
 
 
 def interpolation() -> Figure:
-    """2σ ellipses of the three interpolations, and their entropies over η."""
+    """Compute 2σ ellipses of the three interpolations, and their entropies over η."""
     figure = Figure(figsize=(7.4, 2.35), layout="constrained")
     *ellipses, last = figure.subplots(1, 4, width_ratios=[1, 1, 1, 1.25])
     norm = LogNorm(MULTIPLIERS[0], MULTIPLIERS[-1])

@@ -73,7 +73,7 @@ def quantile(probability: float, freedom: float) -> float:
 
 
 def distribution(t: float, freedom: float) -> float:
-    """P(T ≤ t): with x = ν/(ν + t²), ½ I_x(ν/2, ½) lies beyond |t| on each side."""
+    """Compute P(T ≤ t): with x = ν/(ν + t²), ½ I_x(ν/2, ½) lies beyond |t| on each side."""
     beyond = 0.5 * _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)
     return 1.0 - beyond if t > 0 else beyond
 

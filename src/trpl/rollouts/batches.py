@@ -51,7 +51,7 @@ class Environments(Protocol):
         ...
 
     def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], *, observations: np.ndarray) -> bool:
-        """Whether the unfinished episodes could be brought back to where they were."""
+        """Tell whether the unfinished episodes could be brought back to where they were."""
         ...
 
     def position(self) -> Any:

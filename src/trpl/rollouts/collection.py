@@ -168,7 +168,7 @@ class Collector:
         return final_observations
 
     def _step_one(self, actor: Actor, noise: Any, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
-        """The same for a single environment, without their axis: a microsecond less at every step."""
+        """Return the same for a single environment, without their axis: a microsecond less at every step."""
         environment, current, raw = self.environments.single, self._normalised, self._raw[0]
         assert environment is not None
         (sample, noise), step, observe = actor.prepared(noise), environment.step, self.normaliser.observe

@@ -135,7 +135,7 @@ def run_episode(
     seed: int,
     limit: int = STEP_LIMIT,
 ) -> Episode:
-    """One episode of the policy without noise, cut after `limit` steps."""
+    """Return one episode of the policy without noise, cut after `limit` steps."""
     shift, scale, enabled, clip = normaliser.mean, normaliser.scale, normaliser.enabled, normaliser.clip
     act, observation, total = actor.mode, environment.begin(seed=seed), 0.0
     while environment.num_steps < limit:

@@ -19,7 +19,7 @@ add_reduce, concatenate, maximum, minimum, square = np.add.reduce, np.concatenat
 
 
 def lean_step(env: gym.Env) -> LeanStep | None:
-    """The lean step of an environment without wrappers, or None where there is none that gives the same bits.
+    """Return the lean step of an environment without wrappers, or None where there is none that gives the same bits.
 
     Comparing resets the environment: seed it afterwards.
     """
@@ -32,7 +32,7 @@ def lean_step(env: gym.Env) -> LeanStep | None:
 
 
 def _agrees(env: gym.Env, step: LeanStep) -> bool:
-    """Whether the first steps of an episode are the same to the bit, both ways."""
+    """Tell whether the first steps of an episode are the same to the bit, both ways."""
     assert isinstance(env.action_space, gym.spaces.Box)
     low, high = env.action_space.low, env.action_space.high
     actions = 1.5 * np.random.default_rng(0).uniform(low, high, (NUM_COMPARED, *low.shape))
@@ -159,7 +159,7 @@ def _ant_with_forces(env: Any) -> LeanStep:
 
 
 def _centre(env: Any) -> Callable[[], float]:
-    """The x of the centre of mass: sums over all bodies in Gymnasium's order, since another rounds otherwise."""
+    """Return the x of the centre of mass: sums over all bodies in Gymnasium's order, since another rounds otherwise."""
     mass, places = np.expand_dims(env.model.body_mass, axis=1), env.data.xipos
     total = np.sum(mass)
     return lambda: (add_reduce(mass * places, axis=0) / total).item(0)
@@ -230,7 +230,7 @@ def _upright(env: Any) -> Callable[[], bool]:
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
-    """A view with one axis, which follows the simulation."""
+    """Return a view with one axis, which follows the simulation."""
     flat = array.reshape(-1)
     assert np.shares_memory(flat, array)
     return flat

@@ -175,7 +175,7 @@ class RewardNormaliser:
         return sums_squares / counts
 
     def _released_variances(self, discounted: np.ndarray) -> np.ndarray:
-        """The same by the release's formula, step by step."""
+        """Return the same by the release's formula, step by step."""
         found = np.empty(len(discounted))
         for t, values in enumerate(discounted):
             total, shift = self.count + len(values), values.mean() - self.mean

@@ -72,7 +72,7 @@ class ProcessEnvironments:
         return True
 
     def position(self) -> int:
-        """The number of steps taken."""
+        """Return the number of steps taken."""
         return self._num_calls
 
     def close(self) -> None:

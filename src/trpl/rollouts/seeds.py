@@ -8,5 +8,5 @@ Ended = list[tuple[int, np.ndarray]]  # which environment's episode ended, and i
 
 
 def derived_seed(*words: int) -> int:
-    """A seed that is a function of the words, for generators that take one number."""
+    """Return a seed that is a function of the words, for generators that take one number."""
     return int(np.random.SeedSequence(words).generate_state(1)[0])

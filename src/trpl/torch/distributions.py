@@ -61,7 +61,7 @@ def open_distribution(p: Policy | Distribution, name: str) -> Opened:
 
 
 def _masked_logits(p: Any, name: str) -> Tensor:
-    """The logits, with −inf where TorchRL's `MaskedCategorical` forbids a class by a large negative number."""
+    """Return the logits, with −inf where TorchRL's `MaskedCategorical` forbids a class by a large negative number."""
     if not hasattr(p, "_mask"):
         return p.logits
     if p._sparse_mask:
@@ -70,7 +70,7 @@ def _masked_logits(p: Any, name: str) -> Tensor:
 
 
 def _like(p: d.Categorical, policy: Categorical) -> Distribution:
-    """A categorical of the same kind: TorchRL's masked and one-hot ones, else PyTorch's own."""
+    """Return a categorical of the same kind: TorchRL's masked and one-hot ones, else PyTorch's own."""
     options = {"mask": p.mask, "neg_inf": p.neg_inf} if hasattr(p, "_mask") else {}  # pyright: ignore[reportAttributeAccessIssue]
     if options or (type(p) is not d.Categorical and type(p).__name__ == "OneHotCategorical"):
         return type(p)(logits=policy.logits, **options)  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -189,7 +189,7 @@ class _Head(torch.autograd.Function):
 
 
 def _fold(logits: Tensor, ids: Tensor) -> _Folded:
-    """The statistics of full rows of logits; the logits are overwritten."""
+    """Return the statistics of full rows of logits; the logits are overwritten."""
     unused, places = ids < 0, torch.where(ids < 0, ids[:, :1], ids)
     kept = logits.gather(1, places).masked_fill_(unused, -torch.inf)
     logits.scatter_(1, places, -torch.inf)
@@ -210,7 +210,7 @@ def _fold(logits: Tensor, ids: Tensor) -> _Folded:
 
 
 def _pull(logits: Tensor, ids: Tensor, folded: _Folded, kept: Tensor | None, entropy: Tensor | None) -> Tensor:
-    """The cotangent of the logits, written over them."""
+    """Return the cotangent of the logits, written over them."""
     places = torch.where(ids < 0, ids[:, :1], ids)
     to_entropy = None
     if entropy is not None:  # −e p (log p + H)
@@ -227,7 +227,7 @@ def _pull(logits: Tensor, ids: Tensor, folded: _Folded, kept: Tensor | None, ent
 
 
 def _most_likely(logits: Tensor, sampled: Tensor, num_kept: int, mass: float) -> Tensor:
-    """The sampled token and the most likely others, so many as hold the mass; −1 in the places after."""
+    """Return the sampled token and the most likely others, so many as hold the mass; −1 in the places after."""
     first = logits.gather(1, sampled)
     others = logits.scatter(1, sampled, -torch.inf).topk(num_kept - 1, dim=1)
     ids = torch.cat((sampled, others.indices), 1)
@@ -262,7 +262,7 @@ def _chunks(hidden: Tensor, head: Head) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _slope_of_cap(logits: Tensor, head: Head) -> Tensor | None:
-    """1 − tanh², the derivative of the soft cap, from the capped logits."""
+    """Compute 1 − tanh², the derivative of the soft cap, from the capped logits."""
     if head.softcap is None:
         return None
     return 1.0 - (logits * (head.temperature / head.softcap)).square_()
@@ -297,7 +297,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, factor: torch.dtype) -> No
 
 
 def _wide(x: Tensor) -> torch.dtype:
-    """The precision of logits and sums: at least float32."""
+    """Return the precision of logits and sums: at least float32."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
@@ -323,7 +323,7 @@ def _as_scores(ids: Tensor, log_probs: Tensor, entropy: Tensor, shape: torch.Siz
 
 
 def _check(hidden: Tensor, head: Head) -> int:
-    """The size of the vocabulary, once hidden states and head fit together."""
+    """Return the size of the vocabulary, once hidden states and head fit together."""
     if head.weight.ndim != 2 or hidden.ndim < 1 or hidden.shape[-1] != head.weight.shape[1]:
         raise ValueError(
             f"hidden states {tuple(hidden.shape)} do not fit a vocabulary matrix {tuple(head.weight.shape)}: "

@@ -91,7 +91,7 @@ def trust_region_loss(
     regression_weight: float = 1.0,
     mask: Tensor | None = None,
 ) -> TokenLoss:
-    """The loss of each token, to be averaged as the training loop averages.
+    """Return the loss of each token, to be averaged as the training loop averages.
 
     Args:
         predicted: The network's policy `[*batch]`, scored at the old policy's ids; the sampled token in place 0.

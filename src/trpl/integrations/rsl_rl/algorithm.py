@@ -131,7 +131,7 @@ class TRPL(PPO):
 
     @torch.no_grad()
     def _constraint(self) -> dict[str, float]:
-        """The entropy that this update is held to; the first update remembers where the schedule starts."""
+        """Return the entropy that this update is held to; the first update remembers where the schedule starts."""
         if not self.region.controls_entropy:
             return {}
         kept = self.optimizer.param_groups[0]
@@ -142,7 +142,7 @@ class TRPL(PPO):
         return self.region.constraint(initial=kept[INITIAL_ENTROPY], progress=progress, dim=old[0].shape[-1])
 
     def _step(self, loss: Tensor, rnd_loss: Tensor | None) -> None:
-        """One step of all optimisers; gradients are averaged over processes and clipped as PPO does it."""
+        """Return one step of all optimisers; gradients are averaged over processes and clipped as PPO does it."""
         self.optimizer.zero_grad()
         loss.backward()
         if rnd_loss is not None:
@@ -203,7 +203,7 @@ class TRPL(PPO):
 
 
 def _first(p: DiagGaussian, size: int) -> DiagGaussian:
-    """The first states, detached; a shared standard deviation stays as it is."""
+    """Return the first states, detached; a shared standard deviation stays as it is."""
     return DiagGaussian(p.mean[:size].detach(), (p.std if p.shares_covariance else p.std[:size]).detach())
 
 

@@ -51,11 +51,11 @@ class Mirror(NamedTuple):
     loss_weight: float | None
 
     def actions(self, actions: Tensor) -> Tensor:
-        """The actions and behind them their mirror images."""
+        """Return the actions and behind them their mirror images."""
         return self.function(env=self.env, obs=None, actions=actions)[1]
 
     def observations(self, observations: TensorDict) -> TensorDict:
-        """The observations and behind them their mirror images."""
+        """Return the observations and behind them their mirror images."""
         return self.function(env=self.env, obs=observations, actions=None)[0]
 
 
@@ -107,7 +107,7 @@ class Models:
         return self.algorithm.rnd.optimizer
 
     def minibatches(self, num_epochs: int) -> Iterator[Minibatch]:
-        """The rollout, cut as rsl_rl cuts it."""
+        """Return the rollout, cut as rsl_rl cuts it."""
         alg = self.algorithm
         storage = alg.storage
         generator = storage.recurrent_mini_batch_generator if self.is_recurrent else storage.mini_batch_generator
@@ -122,11 +122,11 @@ class Models:
         return self.policy_value(actor.output_distribution_params)
 
     def policy_value(self, params: tuple[Tensor, ...]) -> Policy:
-        """The parameters of a distribution as rsl_rl keeps them, as a policy value."""
+        """Return the parameters of a distribution as rsl_rl keeps them, as a policy value."""
         return Beta(*_single(params)) if self.is_beta else _gaussian(params, shared=self.shared is not None)
 
     def taken(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        """The actions and their log-density at collection: of a Beta distribution, between 0 and 1."""
+        """Return the actions and their log-density at collection: of a Beta distribution, between 0 and 1."""
         actions, log_prob = batch.actions, batch.old_actions_log_prob.squeeze(-1)
         if not self.is_beta:
             return actions, log_prob
@@ -135,11 +135,11 @@ class Models:
         return unit, log_prob + actions.shape[-1] * math.log(high - low)
 
     def values(self, batch: Minibatch) -> Tensor:
-        """The value function now."""
+        """Return the value function now."""
         return self.algorithm.critic(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[1])
 
     def mean_action(self, observations: TensorDict) -> Tensor:
-        """The action without noise."""
+        """Return the action without noise."""
         return self.algorithm.actor(observations)
 
     def finish(self) -> None:
@@ -192,7 +192,7 @@ class ActorCritic:
         return self.algorithm.rnd_optimizer
 
     def minibatches(self, num_epochs: int) -> Iterator[Minibatch]:
-        """The rollout, cut as rsl_rl cuts it."""
+        """Return the rollout, cut as rsl_rl cuts it."""
         alg = self.algorithm
         storage = alg.storage
         generator = storage.recurrent_mini_batch_generator if self.is_recurrent else storage.mini_batch_generator
@@ -213,16 +213,16 @@ class ActorCritic:
         return _gaussian(params, shared=self.shared is not None)
 
     def taken(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        """The actions and their log-density at collection."""
+        """Return the actions and their log-density at collection."""
         return batch.actions, batch.old_actions_log_prob.squeeze(-1)
 
     def values(self, batch: Minibatch) -> Tensor:
-        """The value function now."""
+        """Return the value function now."""
         policy = self.algorithm.policy
         return policy.evaluate(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[1])
 
     def mean_action(self, observations: TensorDict) -> Tensor:
-        """The action without noise."""
+        """Return the action without noise."""
         return self.algorithm.policy.act_inference(observations)
 
     def finish(self) -> None:
@@ -239,13 +239,13 @@ def _single(params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def _gaussian(params: tuple[Tensor, ...], *, shared: bool) -> DiagGaussian:
-    """The standard deviation of the first state where all states share it."""
+    """Return the standard deviation of the first state where all states share it."""
     mean, std = _single(params)
     return DiagGaussian(mean, std.reshape(-1, std.shape[-1])[0] if shared else std)
 
 
 def layout_of(algorithm: Any) -> Models | ActorCritic:
-    """The layout of the rsl_rl that is installed."""
+    """Return the layout of the rsl_rl that is installed."""
     return Models(algorithm) if HAS_MODELS else ActorCritic(algorithm)
 
 

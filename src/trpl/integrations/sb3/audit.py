@@ -106,12 +106,12 @@ class ExactKL(BaseCallback):
 
 
 def _flat(x: np.ndarray) -> np.ndarray:
-    """The axes of steps and environments as one; an observation that is a single number becomes a vector."""
+    """Return the axes of steps and environments as one; an observation that is a single number becomes a vector."""
     return x.reshape(-1, *x.shape[2:])
 
 
 def _value(distribution: Any) -> Policy:
-    """The policy value inside a distribution of Stable-Baselines3."""
+    """Return the policy value inside a distribution of Stable-Baselines3."""
     inside = getattr(distribution, "distribution", None)
     if isinstance(inside, list):  # MultiDiscrete
         return Product(tuple(Categorical(part.logits) for part in inside))

@@ -74,7 +74,7 @@ def settle(policy: ActorCriticPolicy, projected: Policy) -> bool:
 
 
 def _shares_log_std(policy: ActorCriticPolicy) -> bool:
-    """Whether the deviation is the parameter that Stable-Baselines3 itself makes, and nothing else."""
+    """Tell whether the deviation is the parameter that Stable-Baselines3 itself makes, and nothing else."""
     plain = type(policy)._get_action_dist_from_latent is ActorCriticPolicy._get_action_dist_from_latent
     return plain and isinstance(getattr(policy, "log_std", None), nn.Parameter)
 

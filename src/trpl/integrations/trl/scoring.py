@@ -35,7 +35,7 @@ class Score(NamedTuple):
     mask: Tensor
 
     def rows(self, rows: slice) -> Score:
-        """The request for some of the sequences."""
+        """Return the request for some of the sequences."""
         return Score(SparseCategorical(*(x[rows] for x in self.old)), self.mask[rows])
 
 
@@ -98,7 +98,7 @@ def add_kept_scores(model: PreTrainedModel, *, temperature: float, float32_head:
 
 
 def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
-    """The vocabulary head of a causal language model as its configuration describes it.
+    """Return the vocabulary head of a causal language model as its configuration describes it.
 
     Raises:
         ValueError: A model without a vocabulary head, with a matrix that DeepSpeed ZeRO-3 has spread over devices, or
@@ -137,7 +137,7 @@ def adapted(output: Any) -> Tensor:
 
 
 def logit_scale(config: PretrainedConfig) -> float:
-    """The factor on the logits, under any of the names that models have for it."""
+    """Return the factor on the logits, under any of the names that models have for it."""
     for name in MULTIPLIERS:
         factor = getattr(config, name, None)
         if factor is not None:
@@ -200,7 +200,7 @@ def _as_autocast(hidden: Tensor) -> Tensor:
 
 
 def _load_balance(model: PreTrainedModel, states: Any, inputs: dict[str, Any]) -> Tensor | None:
-    """The load-balancing loss of a mixture of experts; None for a model without experts."""
+    """Return the load-balancing loss of a mixture of experts; None for a model without experts."""
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
     config = model.config.get_text_config()

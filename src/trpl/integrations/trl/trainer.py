@@ -159,7 +159,7 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
 
 
 def bare(model: nn.Module | None) -> PreTrainedModel:
-    """The language model under its adapters, if it has any.
+    """Return the language model under its adapters, if it has any.
 
     Raises:
         TypeError: Something that is not a model of transformers.

@@ -39,7 +39,7 @@ class Watch:
         self.maxima[mode] = torch.maximum(self.maxima[mode], highest) if mode in self.maxima else highest
 
     def flush(self, mode: str) -> dict[str, float]:
-        """The numbers to log, and start again; none if nothing was projected or could have been."""
+        """Return the numbers to log, and start again; none if nothing was projected or could have been."""
         if mode not in self.sums:
             return {}
         count, *sums = self.sums.pop(mode).tolist()

@@ -20,7 +20,7 @@ __all__ = ["entropy_range"]
 
 
 def entropy_range(bound: PerState, dim: int) -> tuple[PerState, PerState]:
-    """The least and the greatest entropy, less that of the old policy, of any Gaussian within KL ≤ ε of it.
+    """Return the least and the greatest entropy, less that of the old policy, of any Gaussian within KL ≤ ε of it.
 
     Args:
         bound: ε, an array.

@@ -60,7 +60,7 @@ def _constraints(
 def _outside_diagonal(
     e: Engine, p: Gaussian, q: Gaussian, result: _Result, mean_bar: Vector, scale_bar: Vector
 ) -> tuple[Array, ...]:
-    """Cotangents of μ, L_p, μ_old, L_q, ε and β, entry by entry."""
+    """Compute the cotangents of μ, L_p, μ_old, L_q, ε and β, entry by entry."""
     w = result.factor
     n, v = result.scale * mean_bar, w * result.white_mean
     s, normal = 0.5 * result.scale * scale_bar, w * w - 1.0
@@ -90,7 +90,7 @@ def _outside_full(
     *,
     old_too: bool,
 ) -> tuple[Array, ...]:
-    """Cotangents of μ, L_p and, with `old_too`, of μ_old, L_q, ε and β; in place where arrays are new."""
+    """Compute the cotangents of μ, L_p and, with `old_too`, of μ_old, L_q, ε and β; in place where arrays are new."""
     xp = e.xp
     w, one, lower = result.factor, e.eye(result.factor), e.lower(result.factor)
     n, v = apply(mT(result.scale), mean_bar), apply(mT(w), result.white_mean)
@@ -130,7 +130,7 @@ def pullback(
     *,
     old_too: bool,
 ) -> tuple[Array | None, ...]:
-    """Cotangents of μ, L_p and, with `old_too`, of μ_old, L_q, ε and β.
+    """Compute the cotangents of μ, L_p and, with `old_too`, of μ_old, L_q, ε and β.
 
     Leading axes of all arrays are as many and broadcast.
     """
@@ -165,7 +165,7 @@ def pullback(
 def _inside(
     e: Engine, p: Gaussian, result: _Result, mean_bar: Vector, scale_bar: Scale, full: bool
 ) -> tuple[Array, ...]:
-    """The same where the prediction, with the entropy asked for, is inside."""
+    """Return the same where the prediction, with the entropy asked for, is inside."""
     xp = e.xp
     axes = (..., *(None,) * (2 if full else 1))
     b = (e.matrix_dot if full else e.vecdot)(scale_bar, result.scale) / p.dim

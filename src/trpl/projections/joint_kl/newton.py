@@ -65,14 +65,14 @@ class Point(NamedTuple):
 
 
 def pencil(e: Engine, change: Matrix, shift: Vector) -> Pencil:
-    """The pencil of V − I and the whitened shift, with s = 1."""
+    """Return the pencil of V − I and the whitened shift, with s = 1."""
     excess = e.xp.flip(excess_of_change(e, change), axis=(-2, -1))
     shift = e.xp.flip(shift, axis=-1)
     return Pencil(excess, shift + apply(excess, shift))
 
 
 def rescaled(e: Engine, of: Pencil, unit: PerState) -> Pencil:
-    """The same with another s; see `Spectrum.rescaled`."""
+    """Return the same with another s; see `Spectrum.rescaled`."""
     s = unit[..., None, None]
     return Pencil((of.excess + (1.0 - s) * e.eye(of.excess)) / s, of.pulled / unit[..., None])
 

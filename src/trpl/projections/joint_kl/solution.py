@@ -82,7 +82,7 @@ class _Problem(NamedTuple):
 
 
 def _root(e: Engine, problem: _Problem, target: Target, method: Method) -> tuple[PerState, PerState, PerState]:
-    """The root t by eigenvalues, its unit s, and the slope of the KL there."""
+    """Return the root t by eigenvalues, its unit s, and the slope of the KL there."""
     xp = e.xp
     spectrum = method.spectrum(e, problem.change, problem.shift)
     unit, start = spectrum.unit(e, target), problem.start
@@ -113,7 +113,7 @@ def _by_spectrum(e: Engine, problem: _Problem, target: Target, method: Method) -
 
 
 def _by_newton(e: Engine, problem: _Problem, target: Target) -> tuple[tuple[Array, ...], Mask]:
-    """The same for ordinary pairs of full covariances, and where the pair is not."""
+    """Return the same for ordinary pairs of full covariances, and where the pair is not."""
     xp = e.xp
     bound, outside = problem.bound, problem.outside
     of = newton.pencil(e, problem.change, problem.shift)
@@ -138,7 +138,7 @@ def _solve_outside(e: Engine, problem: _Problem, entropy: bool, equality: bool, 
         return _by_spectrum(e, problem, Target(problem.log_scale if entropy else None, equality), FINE)
 
     found, bad = _by_newton(e, problem, target)
-    return e.mend(bad, finely, found, *problem)
+    return e.recompute(bad, finely, found, *problem)
 
 
 def solve(

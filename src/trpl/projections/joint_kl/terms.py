@@ -43,7 +43,7 @@ class Target(NamedTuple):
     equality: bool
 
     def log_k(self, e: Engine, log_det: PerState, dim: int) -> tuple[PerState, Mask]:
-        """log k and whether the entropy decides it."""
+        """Compute log k and whether the entropy decides it."""
         xp = e.xp
         if self.log_scale is None:
             return xp.zeros_like(log_det), log_det != log_det
@@ -61,7 +61,7 @@ class Spectrum(NamedTuple):
     shift: Vector
 
     def unit(self, e: Engine, target: Target) -> PerState:
-        """s, by which Λ is divided (see `rescaled`)."""
+        """Compute s, by which Λ is divided (see `rescaled`)."""
         xp = e.xp
         smallest = xp.min(self.precision, axis=-1)
         if not target.equality:
@@ -69,7 +69,7 @@ class Spectrum(NamedTuple):
         return xp.clip(smallest, float(xp.finfo(smallest.dtype).smallest_normal) ** 0.5, 1.0)
 
     def rescaled(self, e: Engine, unit: PerState) -> Spectrum:
-        """Λ/s instead of Λ.
+        """Compute Λ/s instead of Λ.
 
         x = 1/(1 + η) cannot tell multipliers far below 1 apart. A bound on the KL alone keeps them above 1/(2ε). With
         the entropy fixed, a prediction far wider than the old policy has smaller ones. But then k makes up for any
@@ -190,7 +190,7 @@ def _qr_terms(e: Engine, t: PerState, unit: PerState, change: Matrix, shift: Vec
 
 
 def _corrected(e: Engine, found: Terms, limit: PerState) -> Terms:
-    """The distance from the old policy made longer or shorter by a hair, until its KL is the bound.
+    """Return the distance from the old policy made longer or shorter by a hair, until its KL is the bound.
 
     W = I + E becomes I + E + (c − 1)F and m̃ cm̃, with F what stretches of E: all but the negative part of its diagonal,
     which might change sign. Only the mean moves where the entropy holds the covariance. With f the diagonal of F,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def solve(e: Engine, p: Vector, q: Vector, bound: PerState, known: Route | None, *, whole: bool) -> Solved | None:
-    """The scale with KL = ε to the old one where the predicted one is further; leaves r, N and x (1 inside)."""
+    """Return the scale with KL = ε to the old one where the predicted one is further; leaves r, N and x (1 inside)."""
     xp = e.xp
     excess = diag_excess(p, q)
     x = _root(e, excess, bound, known, whole=whole)
@@ -35,7 +35,7 @@ SURELY_OUTSIDE = 0.999
 
 
 def _root(e: Engine, excess: Vector, bound: PerState, known: Route | None, *, whole: bool) -> PerState | None:
-    """x, and 1 where a covariance is within its bound; None if all of them are."""
+    """Compute x, and 1 where a covariance is within its bound; None if all of them are."""
     xp = e.xp
     if known is NARROW and not e.branches:  # all of it is computed anyway, and x alone says what is outside
         x = narrow_root(e, excess, bound)
@@ -75,7 +75,7 @@ def recover(e: Engine, p: Vector, q: Vector, projected: Vector) -> tuple[Vector,
 
 
 def residuals() -> tuple[Like, ...]:
-    """Shapes of r, N and x, of inputs (mean, scale, old mean, old scale, mean bound, cov bound)."""
+    """Return the shapes of r, N and x, of inputs (mean, scale, old mean, old scale, mean bound, cov bound)."""
     batch = (1, 3, 5)
     return Like(batch, ((1, -1),)), Like(batch, ((1, -1),)), Like(batch)
 
@@ -83,7 +83,7 @@ def residuals() -> tuple[Like, ...]:
 def pullback(
     e: Engine, saved: Saved, cotangent: Vector, *, old_too: bool
 ) -> tuple[Vector, Vector | None, PerState | None]:
-    """Cotangents of L_p and, with `old_too`, of L_q and ε."""
+    """Compute the cotangents of L_p and, with `old_too`, of L_q and ε."""
     xp = e.xp
     (p, _, _), (projected,), (ratio, normal, x) = saved
     outside = x < 1.0
@@ -100,11 +100,11 @@ def pullback(
 
 
 def _coefficient(e: Engine, inner: PerState, squared: PerState) -> PerState:
-    """A component along N, and 0 where N = 0: there projected and old agree."""
+    """Return a component along N, and 0 where N = 0: there projected and old agree."""
     return inner / e.xp.clip(squared, e.xp.finfo(squared.dtype).smallest_normal, None)
 
 
 def multiplier(e: Engine, p: Vector, q: Vector, bound: PerState) -> PerState:
-    """η = 1/x − 1, and 0 where nothing is projected."""
+    """Compute η = 1/x − 1, and 0 where nothing is projected."""
     excess, bound = align((diag_excess(p, q), 1), (bound, 0))
     return 1.0 / any_root(e, excess, bound, ~within(e, excess, bound)) - 1.0

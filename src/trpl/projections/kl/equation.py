@@ -34,13 +34,13 @@ LARGEST_NARROW = 0.005
 
 
 def diag_excess(p: Vector, q: Vector) -> Vector:
-    """A = q²/p² − 1 of standard deviations, from their difference so that close ones keep their digits."""
+    """Return a = q²/p² − 1 of standard deviations, from their difference so that close ones keep their digits."""
     change = (q - p) / p
     return change * (change + 2.0)
 
 
 def excess_of_change(e: Engine, change: Matrix) -> Matrix:
-    """A = VᵀV − I = EᵀE + E + Eᵀ from E = V − I."""
+    """Return a = VᵀV − I = EᵀE + E + Eᵀ from E = V − I."""
     excess = e.gram(change)
     excess += change  # in place: the array is new, large, and in the cache
     excess += mT(change)
@@ -48,18 +48,18 @@ def excess_of_change(e: Engine, change: Matrix) -> Matrix:
 
 
 def singular_excess(e: Engine, change: Matrix) -> Vector:
-    """The eigenvalues of A from E = V − I: (σ − 1)(σ + 1) with the singular values σ of V."""
+    """Return the eigenvalues of A from E = V − I: (σ − 1)(σ + 1) with the singular values σ of V."""
     singular = e.xp.linalg.svdvals(e.eye(change) + change)
     return (singular - 1.0) * (singular + 1.0)
 
 
 def twice_kl(e: Engine, u: Vector, ratio: Vector) -> PerState:
-    """2 KL from u and u/(1 + u); `log1p` keeps the digits of small u."""
+    """Compute 2 KL from u and u/(1 + u); `log1p` keeps the digits of small u."""
     return e.xp.sum(e.xp.log1p(u) - ratio, axis=-1)
 
 
 def twice_kl_of_excess(e: Engine, u: Vector) -> tuple[PerState, PerState]:
-    """2 KL and its derivative by log x, from the eigenvalues u of xA."""
+    """Compute 2 KL and its derivative by log x, from the eigenvalues u of xA."""
     ratio = u / (1.0 + u)
     return twice_kl(e, u, ratio), e.vecdot(ratio, ratio)
 
@@ -90,7 +90,7 @@ def corrections(two: PerState, three: PerState, four: PerState) -> tuple[PerStat
 
 
 def _power_sums(e: Engine, u: Vector) -> tuple[PerState, PerState, PerState]:
-    """Σu², Σu³ and Σu⁴."""
+    """Compute Σu², Σu³ and Σu⁴."""
     total, squares = e.xp.sum, u * u
     return total(squares, axis=-1), total(squares * u, axis=-1), total(squares * squares, axis=-1)
 
@@ -109,7 +109,7 @@ def _from_one_term(e: Engine, eigenvalues: Vector, bound: PerState) -> tuple[Per
 
 
 def _start(e: Engine, eigenvalues: Vector, bound: PerState) -> PerState:
-    """A first x, but no more than the smallest eigenvalue alone allows.
+    """Return a first x, but no more than the smallest eigenvalue alone allows.
 
     From two terms of the series, with an exponential that keeps their sum positive. For one eigenvalue a < 0 the root
     is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
@@ -148,7 +148,7 @@ def narrow_root_outside(e: Engine, eigenvalues: Vector, bound: PerState, outside
 
 
 def any_root(e: Engine, eigenvalues: Vector, bound: PerState, outside: Mask) -> PerState:
-    """x = 1/(1 + η) with KL(x) = ε where `outside`, else 1; for every bound."""
+    """Compute x = 1/(1 + η) with KL(x) = ε where `outside`, else 1; for every bound."""
     return increasing_root(
         e,
         lambda x: twice_kl_of_excess(e, x[..., None] * eigenvalues),
@@ -159,7 +159,7 @@ def any_root(e: Engine, eigenvalues: Vector, bound: PerState, outside: Mask) -> 
 
 
 def series_root(e: Engine, excess: Matrix, bound: PerState, outside: Mask) -> PerState:
-    """x in (0, 1] with KL(x) = ε where `outside`, else 1, from A itself; for bounds up to `LARGEST_NARROW`."""
+    """Compute x in (0, 1] with KL(x) = ε where `outside`, else 1, from A itself; for bounds up to `LARGEST_NARROW`."""
     xp = e.xp
     size = _at_least_tiny(e, e.matrix_dot(excess, excess))
     near = 2.0 * xp.sqrt(bound / size)  # the root of the first term alone
@@ -190,10 +190,10 @@ def power_traces(e: Engine, a: Matrix) -> list[PerState]:
 
 
 def powers(y: PerState) -> list[PerState]:
-    """y^k, k = 2 … 12."""
+    """Compute y^k, k = 2 … 12."""
     return list(accumulate([y * y] + [y] * 10, mul))
 
 
 def _at_least_tiny(e: Engine, x: PerState) -> PerState:
-    """A positive denominator also for equal policies, whose root is never used."""
+    """Return a positive denominator also for equal policies, whose root is never used."""
     return e.xp.clip(x, e.xp.finfo(x.dtype).smallest_normal, None)

@@ -33,18 +33,18 @@ def scale_ratio(e: Engine, change: Matrix, p: Matrix, q: Matrix, wide: Mask) -> 
     """V = L_p⁻¹L_q from V − I, and from the factors where the prediction is `wide`: there V is small beside I."""
     wide = e.xp.broadcast_to(wide, change.shape[:-2])
     p, q = (e.xp.broadcast_to(x, change.shape) for x in (p, q))
-    return e.mend(wide, lambda p, q: (e.solve_triangular(p, q),), (change + e.eye(change),), p, q)[0]
+    return e.recompute(wide, lambda p, q: (e.solve_triangular(p, q),), (change + e.eye(change),), p, q)[0]
 
 
 def cholesky_factor(e: Engine, x: PerState, reversed_excess: Matrix) -> Matrix:
-    """W of P = I + xA from a Cholesky factor of P; A comes with rows and columns in reverse order."""
+    """Compute W of P = I + xA from a Cholesky factor of P; A comes with rows and columns in reverse order."""
     precision = x[..., None, None] * reversed_excess
     precision += e.eye(reversed_excess)  # in place: the array is new
     return reversed_lower(e, e.cholesky(precision))
 
 
 def qr_factor(e: Engine, x: PerState, ratio: Matrix) -> Matrix:
-    """W of P = (1 − x)I + xVᵀV from a QR decomposition of V and I: no condition number is squared."""
+    """Compute W of P = (1 − x)I + xVᵀV from a QR decomposition of V and I: no condition number is squared."""
     reverse = e.xp.flip(mT(ratio), axis=(-2, -1))
     return reversed_lower(e, interpolated_factor(e, x, reverse, e.eye(ratio)))
 
@@ -57,7 +57,7 @@ def kl_of_factor(e: Engine, factor: Matrix) -> PerState:
 
 
 def normal(e: Engine, factor: Matrix) -> Matrix:
-    """N = WᵀW − I, the normal of the bound's surface: ‖N‖² = 2x KL′(x)."""
+    """Compute N = WᵀW − I, the normal of the bound's surface: ‖N‖² = 2x KL′(x)."""
     found = e.gram(factor)
     found -= e.eye(factor)  # in place: the array is new
     return found
@@ -66,7 +66,7 @@ def normal(e: Engine, factor: Matrix) -> Matrix:
 def polished(
     e: Engine, factor_at: Callable[[PerState], Matrix], x: PerState, bound: PerState, outside: Mask
 ) -> tuple[Matrix, PerState]:
-    """W at x, moved by a Newton step on the KL of W itself where that misses the bound."""
+    """Compute W at x, moved by a Newton step on the KL of W itself where that misses the bound."""
     xp = e.xp
 
     def polish(x: PerState, factor: Matrix, residual: PerState) -> tuple[Matrix, PerState]:

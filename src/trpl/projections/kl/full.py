@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None, *, whole: bool) -> Solved | None:
-    """The factor with KL = ε to the old covariance where the predicted one is further.
+    """Return the factor with KL = ε to the old covariance where the predicted one is further.
 
     Leaves W, x (1 inside) and V.
     """
@@ -64,7 +64,7 @@ def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None,
 
 
 def residuals() -> tuple[Like, ...]:
-    """Shapes of W, x and V, of inputs (mean, scale, old mean, old scale, mean bound, cov bound)."""
+    """Return the shapes of W, x and V, of inputs (mean, scale, old mean, old scale, mean bound, cov bound)."""
     batch = (1, 3, 5)
     matrix = Like(batch, ((1, -2), (1, -1)))
     return matrix, Like(batch), matrix
@@ -73,7 +73,7 @@ def residuals() -> tuple[Like, ...]:
 def pullback(
     e: Engine, saved: Saved, cotangent: Matrix, *, old_too: bool
 ) -> tuple[Matrix, Matrix | None, PerState | None]:
-    """Cotangents of L_p and, with `old_too`, of L_q and ε; in place where arrays are new."""
+    """Compute the cotangents of L_p and, with `old_too`, of L_q and ε; in place where arrays are new."""
     xp = e.xp
     (p, _, _), (projected,), (factor, x, ratio) = saved
     outside = x < 1.0
@@ -105,7 +105,7 @@ def pullback(
 
 
 def multiplier(e: Engine, p: Matrix, q: Matrix, bound: PerState) -> PerState:
-    """η = 1/x − 1, and 0 where nothing is projected."""
+    """Compute η = 1/x − 1, and 0 where nothing is projected."""
     p, q, bound = align((p, 2), (q, 2), (bound, 0))
     outside = kl_of_scales(e, p, q, full=True) > bound
     return 1.0 / any_root(e, singular_excess(e, e.solve_triangular(p, q - p)), bound, outside) - 1.0

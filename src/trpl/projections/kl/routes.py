@@ -47,7 +47,7 @@ def _by_eigenvalues(e: Engine, change: Matrix, bound: PerState, outside: Mask) -
     return polished(e, lambda x: cholesky_factor(e, x, excess), x, bound, outside)
 
 
-def _finely(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
+def _by_qr(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
     """x from singular values of V, W from a QR decomposition."""
     ratio = e.eye(change) + change
     x = e.xp.clip(any_root(e, singular_excess(e, change), bound, outside), None, 1.0)  # rounding may pass 1
@@ -58,7 +58,7 @@ def _of_any_width(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> 
     """Wide regions, in which P can be ill-conditioned, go the way that never squares a condition number."""
     return e.branch(
         outside & (bound > LARGEST_ORDINARY),
-        lambda change, bound, outside: _finely(e, change, bound, outside),
+        lambda change, bound, outside: _by_qr(e, change, bound, outside),
         lambda change, bound, outside: _by_eigenvalues(e, change, bound, outside),
         *(change, bound, outside),
     )
@@ -85,12 +85,12 @@ ROUTES = (NARROW, ORDINARY, WIDE)
 
 
 def route_for(largest: float) -> Route:
-    """The first route that serves bounds up to `largest`; the last one for NaN."""
+    """Return the first route that serves bounds up to `largest`; the last one for NaN."""
     return next((route for route in ROUTES if largest <= route.up_to), WIDE)
 
 
 def choose(e: Engine, known: Route | None, bound: PerState) -> Route:
-    """The route that is known beforehand, else the one for the largest value, if that can be looked at."""
+    """Return the route that is known beforehand, else the one for the largest value, if that can be looked at."""
     if known is not None:
         return known
     return route_for(float(e.xp.max(bound))) if e.concrete and 0 not in bound.shape else WIDE
