@@ -1,6 +1,6 @@
-"""Matrix functions of a batch, each with its pullback by hand where a projection needs one.
+"""Batched matrix functions, each with a hand-written pullback if a projection needs one.
 
-Each numerical trick stands here once, with its reason.
+Each numerical trick is here once, with its reason.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 def apply(a: Array, v: Array) -> Array:
-    """Return the matrix-vector product over the last axes."""
+    """Compute the matrix-vector product over the last axes."""
     return (a @ v[..., None])[..., 0]
 
 
 def outer(u: Array, v: Array) -> Array:
-    """uvᵀ over the last axis."""
+    """Compute uvᵀ over the last axis."""
     return u[..., :, None] * v[..., None, :]
 
 
 def chosen(e: Engine, mask: Mask, x: Array, y: Array) -> Array:
-    """x where the mask holds, else y; x itself, without a copy, where the mask is known to hold everywhere."""
+    """Return x where the mask holds, else y; x itself, without a copy, if the mask is known to hold everywhere."""
     return x if e.all(mask) else e.xp.where(mask, x, y)
 
 
 def solve_vector(e: Engine, chol: Array, v: Array, *, transpose: bool = False) -> Array:
-    """chol⁻¹v over the last axis, or chol⁻ᵀv, for a lower triangular factor; leading axes broadcast."""
-    if v.ndim >= 2 and math.prod(chol.shape[:-2]) == 1:  # one factor for all: one solve with many right-hand sides
+    """Compute chol⁻¹v over the last axis, or chol⁻ᵀv, for a lower triangular factor; leading axes broadcast."""
+    if v.ndim >= 2 and math.prod(chol.shape[:-2]) == 1:  # a shared factor: one solve with many right-hand sides
         xp = e.xp
         rows, factor = xp.reshape(v, (-1, v.shape[-1])), xp.reshape(chol, chol.shape[-2:])
         return xp.reshape(mT(e.solve_triangular(factor, mT(rows), transpose=transpose)), v.shape)
@@ -49,7 +49,7 @@ def symmetrised_half_tril(e: Engine, x: Matrix) -> Matrix:
 
 
 def gram_pullback(e: Engine, factor: Matrix, cotangent: Matrix, *, inverse: Matrix | None = None) -> Matrix:
-    """The cotangent of K = LLᵀ from that of its Cholesky factor: L⁻ᵀ ½(Φ + Φᵀ)(LᵀL̄) L⁻¹; by L⁻¹ if that is there."""
+    """Pull a cotangent back from a Cholesky factor L to K = LLᵀ: L⁻ᵀ ½(Φ + Φᵀ)(LᵀL̄) L⁻¹, by L⁻¹ if given."""
     inner = symmetrised_half_tril(e, mT(factor) @ cotangent)
     if inverse is not None:
         return mT(inverse) @ (inner @ inverse)
@@ -58,16 +58,16 @@ def gram_pullback(e: Engine, factor: Matrix, cotangent: Matrix, *, inverse: Matr
 
 
 def _positive_lower(e: Engine, upper: Matrix) -> Matrix:
-    """Return the lower factor Rᵀ of a QR decomposition, with the signs that make its diagonal positive."""
+    """Return the lower factor Rᵀ of a QR decomposition, with signs that make its diagonal positive."""
     diag = e.diagonal(upper)
     sign = e.xp.where(diag < 0, -e.xp.ones_like(diag), e.xp.ones_like(diag))
     return mT(upper) * sign[..., None, :]
 
 
 def gram_factor(e: Engine, b: Matrix) -> Matrix:
-    """Return the lower Cholesky factor of bbᵀ, from a QR decomposition of bᵀ.
+    """Compute the lower Cholesky factor of bbᵀ from a QR decomposition of bᵀ.
 
-    The product itself is never formed, so its condition number never squares.
+    The product itself is never formed, so its condition number is never squared.
     """
     return _positive_lower(e, e.qr_r(mT(b)))
 
@@ -75,12 +75,12 @@ def gram_factor(e: Engine, b: Matrix) -> Matrix:
 def gram_factor_pullback(
     e: Engine, b: Matrix, factor: Matrix, cotangent: Matrix, *, inverse: Matrix | None = None
 ) -> Matrix:
-    """Return the cotangent of b from that of its `gram_factor`; by the factor's inverse if that is there."""
+    """Pull a cotangent back from `gram_factor` to b, by the factor's inverse if given."""
     return gram_pullback(e, factor, 2.0 * cotangent, inverse=inverse) @ b
 
 
 def interpolated_factor(e: Engine, weight: PerState, p: Matrix, q: Matrix) -> Matrix:
-    """Return the lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ, from a QR decomposition of both side by side."""
+    """Compute the lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ from a QR decomposition of both side by side."""
     xp = e.xp
     w = weight[..., None, None]
     stacked = xp.concat(xp.broadcast_arrays(xp.sqrt(1.0 - w) * q, xp.sqrt(w) * p), axis=-1)
@@ -88,14 +88,14 @@ def interpolated_factor(e: Engine, weight: PerState, p: Matrix, q: Matrix) -> Ma
 
 
 LARGEST_SQUARED = 1e5
-"""Largest ‖L‖²‖L⁻¹‖², at least the condition of LLᵀ, for which L is taken from the product itself: it costs half of the
-digits that remain, and d² is the least."""
+"""Largest ‖L‖²‖L⁻¹‖², at least the condition number of LLᵀ and d², for which L is computed from the product itself, at
+a loss of half of the remaining digits."""
 
 
 def square_factor(e: Engine, root: Matrix, bad: Mask) -> tuple[Matrix, Matrix]:
-    """Return the lower Cholesky factor of S² for symmetric S, and its inverse.
+    """Compute the lower Cholesky factor of S² for symmetric S, and its inverse.
 
-    From the product itself, and as `gram_factor` where S is `bad`: squaring its condition number would cost too much.
+    From the product itself, or by `gram_factor` where S is too ill-conditioned (`bad`) to be squared.
     """
     found = _inverted(e, e.cholesky(e.square(root)))
     return e.recompute(bad, lambda root: _inverted(e, gram_factor(e, root)), found, root)  # pyright: ignore[reportReturnType]
@@ -109,11 +109,11 @@ def _inverted(e: Engine, factor: Matrix) -> tuple[Matrix, Matrix]:
 def mixed_factor(
     e: Engine, weight: PerState, p: Matrix, q: Matrix, *, seen: Matrix | None = None
 ) -> tuple[Matrix, Matrix]:
-    """Return the lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ and its inverse.
+    """Compute the lower Cholesky factor of w PPᵀ + (1 − w) QQᵀ and its inverse.
 
-    From the sum itself, and as `interpolated_factor` where that is ill-conditioned. With `seen`, the difference D of
-    the covariances as q sees it, from Q(I + wD)Qᵀ: its errors are small as q sees them, however q is conditioned. No
-    eigenvalue of D is below −1, so I + wD has the condition (1 + w‖D‖)/(1 − w) at most.
+    From the sum itself, or by `interpolated_factor` if that is ill-conditioned. With `seen`, the difference D of the
+    covariances whitened by q, from Q(I + wD)Qᵀ: its errors are small relative to q, however q is conditioned. No
+    eigenvalue of D is below −1, so the condition number of I + wD is at most (1 + w‖D‖)/(1 − w).
     """
     w = weight[..., None, None]
     if seen is None:
@@ -133,8 +133,8 @@ def mixed_factor(
 
 
 def reversed_lower(e: Engine, factor: Matrix) -> Matrix:
-    """W, lower triangular with WWᵀ = P⁻¹, for a Cholesky factor C of P with rows and columns in reverse order.
+    """Compute W, lower triangular with WWᵀ = P⁻¹, for a Cholesky factor C of P with rows and columns in reverse order.
 
-    C⁻ᵀ is upper triangular; back in order it is W.
+    C⁻ᵀ is upper triangular; reversing its rows and columns gives W.
     """
     return e.xp.flip(mT(e.solve_triangular(factor, e.eye(factor))), axis=(-2, -1))

@@ -1,7 +1,7 @@
 """Symmetric square roots of covariances, and the Lyapunov equation of their derivative, by matrix products.
 
-A product of small matrices costs a hundredth of a singular value decomposition, and both iterations here need some
-twenty. Each checks itself; states for which it is not made (ill-conditioned ones) are decomposed.
+A product of small matrices costs a hundredth of a singular value decomposition, and both iterations here need about
+twenty. Each checks its own result; states that are too ill-conditioned for it are decomposed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from trpl.types import Array, Mask, Matrix, PerState
 
 LARGEST_STRETCH = 4.0
-"""Largest singular value after Newton's step that the iteration takes: conditions of the factor are below 62."""
+"""Largest singular value after Newton's step that the iteration accepts: condition numbers of the factor below 62."""
 MOST_STEPS = 8
 """More than enough from `LARGEST_STRETCH`."""
 MOST_REPAIRS = 4
-"""Newton steps for states with larger singular values than was likely."""
+"""Newton steps for states with larger singular values than estimated."""
 MOST_DOUBLINGS = 9
 """Enough for condition numbers of the root up to about 200."""
 
 
 def _cubic(e: Engine, low: PerState, high: PerState) -> tuple[PerState, PerState]:
-    """a and b of ax + bx³, the odd cubic nearest to 1 on [low, high]; it maps the interval to [l, 2 − l].
+    """Compute a and b of ax + bx³, the odd cubic nearest to 1 on [low, high]; it maps the interval to [l, 2 − l].
 
     With α² = (h² + hl + l²)/3 both ends have the same value, and β centres it and the maximum, at α, about 1:
 
@@ -40,19 +40,19 @@ def _cubic(e: Engine, low: PerState, high: PerState) -> tuple[PerState, PerState
 
 
 def _decomposed(e: Engine, b: Matrix) -> tuple[Matrix]:
-    """The root by singular values, accurate to the factor's own rounding; eigenvalues of bbᵀ would lose half of it."""
+    """Compute the root by singular values, precise to the rounding of b; eigenvalues of bbᵀ lose half the digits."""
     u, s, _ = e.xp.linalg.svd(b, full_matrices=False)
     return ((u * s[..., None, :]) @ mT(u),)
 
 
 def root_of_factor(e: Engine, b: Matrix, inverse: Matrix) -> tuple[Matrix, Mask]:
-    """The symmetric square root S of bbᵀ, and where it was too ill-conditioned for products; b is lower triangular.
+    """Compute the symmetric root S of bbᵀ, and the mask of ill-conditioned states; b is lower triangular.
 
-    With b = SU, U orthogonal, S = bUᵀ. U is the limit of iterations that move singular values alone. The first step is
-    Newton's, since b⁻¹ is there: X = ½(ζb + b⁻ᵀ/ζ) takes singular values between 1/κ and κ (ζ balances the norms) to
-    between 1 and ½(κ + 1/κ); how large they are is measured. The others are X ← X(aI + cXᵀX), each with the cubic that
-    is best for the interval where the singular values are known to be, so after n steps they are in a known [l, 2 − l]
-    and nothing has to be measured. The last step is Newton's own cubic, and its XᵀX − I the check.
+    With b = SU, U orthogonal, S = bUᵀ. U is the limit of iterations that change singular values only. The first step is
+    Newton's, since b⁻¹ is known: X = ½(ζb + b⁻ᵀ/ζ) maps singular values between 1/κ and κ (ζ balances the norms) to
+    between 1 and ½(κ + 1/κ); their size is measured. The others are X ← X(aI + cXᵀX), each with the optimal cubic for
+    the interval that contains the singular values, so after n steps they are in a known [l, 2 − l] without further
+    measurements. The last step is Newton's own cubic, and its XᵀX − I the check.
     """
     xp = e.xp
     balance = xp.sqrt(xp.sqrt(e.matrix_dot(inverse, inverse) / e.matrix_dot(b, b)))[..., None, None]
@@ -60,17 +60,17 @@ def root_of_factor(e: Engine, b: Matrix, inverse: Matrix) -> tuple[Matrix, Mask]
     one = xp.ones_like(balance[..., 0, 0])
     rest = e.plus_diagonal(e.gram(x, one), -one)
     stretch = _stretch(e, rest)
-    usual = stretch <= LARGEST_STRETCH  # not where anything is not finite
+    usual = stretch <= LARGEST_STRETCH  # False for non-finite values
     linear, cubic = _cubic(e, one, xp.where(usual, stretch, one))
     rest *= cubic[..., None, None]  # in place: the array is new
     low = linear + cubic
     x = x @ e.plus_diagonal(rest, low)
     if not e.all(usual):
-        x = xp.where(usual[..., None, None], x, e.eye(x))  # nothing to do there
+        x = xp.where(usual[..., None, None], x, e.eye(x))  # converged
     enough = 0.5 * float(xp.finfo(b.dtype).eps) ** 0.5  # squared by the last step
 
     def planned(x: Matrix, low: PerState) -> tuple[Matrix, PerState]:
-        moving = 1.0 - low > enough  # a state that is done keeps every bit
+        moving = 1.0 - low > enough  # a converged state keeps every bit
         linear, cubic = _cubic(e, low, 2.0 - low)
         linear, cubic = xp.where(moving, linear, xp.ones_like(low)), xp.where(moving, cubic, xp.zeros_like(low))
         return x @ e.plus_diagonal(e.gram(x, cubic), linear), low * (linear + cubic * low * low)
@@ -99,10 +99,10 @@ def root_of_factor(e: Engine, b: Matrix, inverse: Matrix) -> tuple[Matrix, Mask]
 
 
 def _stretch(e: Engine, rest: Matrix) -> PerState:
-    """How large the singular values of X, none below 1, are taken to be, from XᵀX − I = `rest`.
+    """Estimate the largest singular value of X, none below 1, from XᵀX − I = `rest`.
 
-    They are at most √(1 + r), r the norm of `rest`. For r ≤ 1 its eigenvalues are taken to be within 2.5 standard
-    deviations of their mean: usually they are, and the cubics turn no larger ones over, so those need a step more.
+    It is at most √(1 + r), r the norm of `rest`. For r ≤ 1 the eigenvalues are assumed to be within 2.5 standard
+    deviations of their mean: usually they are, and the cubics do not flip larger ones, which then need one more step.
     """
     xp, dim = e.xp, rest.shape[-1]
     squared = e.matrix_dot(rest, rest)
@@ -113,7 +113,7 @@ def _stretch(e: Engine, rest: Matrix) -> PerState:
 
 
 def _lyapunov_decomposed(e: Engine, s: Matrix, c: Matrix) -> tuple[Matrix]:
-    """In the basis of s the denominators are sums, never differences: equal eigenvalues and s = I are ordinary."""
+    """Solve in the eigenbasis of s, with sums as denominators: equal eigenvalues and s = I are no special cases."""
     xp = e.xp
     values, basis = xp.linalg.eigh(s)
     values = xp.clip(values, xp.finfo(s.dtype).smallest_normal, None)
@@ -122,11 +122,11 @@ def _lyapunov_decomposed(e: Engine, s: Matrix, c: Matrix) -> tuple[Matrix]:
 
 
 def lyapunov(e: Engine, s: Matrix, c: Matrix) -> Matrix:
-    """X with sX + Xs = c, for symmetric c and positive definite s, by the squared method of Smith.
+    """Solve sX + Xs = c for symmetric c and positive definite s, by Smith's squared method.
 
-    With P = (s + γI)⁻¹ and A = I − 2γP the equation is X = 2γPcP + AXA. Its solution is the sum of Aʲ(2γPcP)Aʲ, of
-    which X ← X + AXA, A ← A² doubles the terms, until ‖A‖² is rounding. The best γ is the geometric mean of the
-    smallest and the largest eigenvalue; with m the mean of all and v their variance, √(m² − 1.5v) is near it.
+    With P = (s + γI)⁻¹ and A = I − 2γP the equation is X = 2γPcP + AXA. Its solution is the sum of Aʲ(2γPcP)Aʲ, whose
+    terms X ← X + AXA, A ← A² doubles, until ‖A‖² is rounding. The best γ is the geometric mean of the smallest and the
+    largest eigenvalue; with m the mean of all and v their variance, √(m² − 1.5v) is near it.
     """
     xp = e.xp
     one, dim = e.eye(s), s.shape[-1]

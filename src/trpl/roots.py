@@ -1,7 +1,4 @@
-"""Roots of increasing functions, in batches: one long step where the start is good, else a bracketed Newton on (0, 1].
-
-Knows no Gaussians.
-"""
+"""Batched roots of increasing functions: one third-order step from a good start, else a bracketed Newton on (0, 1]."""
 
 from __future__ import annotations
 
@@ -14,26 +11,26 @@ if TYPE_CHECKING:
     from trpl.types import Mask, PerState
 
 FAST_STEPS = 4
-"""Ordinary inputs need two steps from a good start; only then is the residual looked at."""
+"""Most inputs converge in two steps from a good start; the residual is checked only after these."""
 MAX_STEPS = 64
-"""Bisection alone would be down to rounding by then."""
+"""Bisection alone would reach rounding by then."""
 LARGEST_GROWTH = 0.05
 """Largest logarithmic step that `one_step` takes; the starts in use are within 0.01 of their roots."""
 
 
 def residual_tolerance(e: Engine, x: PerState) -> float:
-    """Relative residual of √f from which one more Newton step ends at rounding (the error squares)."""
+    """Return the relative residual of √f from which one more Newton step reaches rounding (the error squares)."""
     return 1e-6 if e.xp.finfo(x.dtype).bits == 64 else 5e-4
 
 
 def one_step(
     e: Engine, target: PerState, value: PerState, first: PerState, second: PerState, third: PerState
 ) -> PerState:
-    """Return the factor by which x must grow for f(x) = target, from f and its first three derivatives by log x.
+    """Compute the factor on x that solves f(x) = target, from f and its first three derivatives by log x.
 
-    The Taylor series of the inverse to third order, written on log f, nearly a straight line for distances, which are
-    squares of something: an error of 1e-3 in log x becomes one below 1e-12. The factor is 1 where the step would be
-    long (`LARGEST_GROWTH`), as it is where f is only rounding.
+    The Taylor series of the inverse to third order, in log f, which is nearly linear for squared distances: an error of
+    1e-3 in log x becomes less than 1e-12. The factor is 1 if the step would exceed `LARGEST_GROWTH`, as it does if f is
+    only rounding.
     """
     xp = e.xp
     bend = second / first - first / value
@@ -51,12 +48,11 @@ def increasing_root(
     start: PerState,
     active: Mask,
 ) -> PerState:
-    """x in (0, 1] with f(x) = target, for each entry that is `active`; the others stay at `start` and take no part.
+    """Find x in (0, 1] with f(x) = target for each `active` entry; the others stay at `start`.
 
-    `evaluate(x)` gives f(x) and x·f′(x), f increasing with f(0) < target < f(1). Newton runs on √f − √target, nearly a
-    straight line for distances, which are squares of something. A few bare steps do for ordinary inputs. What they
-    leave is solved inside a bracket: a step that would leave it is replaced by its middle, on a logarithmic scale, so
-    no start and no curvature can make it stall.
+    `evaluate(x)` returns f(x) and x·f′(x), f increasing with f(0) < target < f(1). Newton runs on √f − √target, nearly
+    linear for squared distances. A few plain steps suffice for most inputs. The others are solved inside a bracket: a
+    step that would leave it is replaced by its geometric midpoint, so no start and no curvature can make it stall.
     """
     xp = e.xp
     goal = xp.sqrt(target)
@@ -86,7 +82,7 @@ def bracketed_root(
     active: Mask,
     tolerance: float | None = None,
 ) -> PerState:
-    """The same inside a bracket from the first step on: one loop with one call of `evaluate`, for a long `evaluate`.
+    """Find the same root inside a bracket from the first step on: a single call of `evaluate`, for a large one.
 
     `tolerance` is the relative residual of √f from which one more step is the last.
     """
@@ -110,7 +106,7 @@ def bracketed_root(
 def _newton(
     e: Engine, evaluate: Callable[[PerState], tuple[PerState, PerState]], goal: PerState, x: PerState
 ) -> tuple[PerState, PerState]:
-    """Return the next x, and how much of √f is missing at this one."""
+    """Return the next x, and the residual of √f at this one."""
     value, slope = evaluate(x)
     root = e.xp.sqrt(value)
     missing = goal - root

@@ -1,7 +1,7 @@
-"""Scalar functions that keep their digits where the textbook formula cancels, and the gamma function's family.
+"""Scalar functions without the cancellation of the textbook formulas, and the gamma function's family.
 
-The gamma functions are written once, for every engine: an argument below 8 is moved up by Γ(x + 1) = x Γ(x), above it
-Stirling's series has less than one rounding of error.
+The gamma functions are written once, for every engine: arguments below 8 are shifted up by Γ(x + 1) = x Γ(x); above,
+the error of Stirling's series is below one rounding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ATANH_TERMS = 9
 
 
 def log1p_excess(e: Engine, r: Array, log: Array) -> Array:
-    """r − log(1 + r) ≥ 0 to full relative precision, with `log` the logarithm, as precise as the caller has it.
+    """Compute r − log(1 + r) ≥ 0 to full relative precision; `log` is log(1 + r) to the caller's precision.
 
     Where r is small: with z = r/(2 + r), log(1 + r) = 2 artanh z and r − 2z = r²/(2 + r).
     """
@@ -38,7 +38,7 @@ def log1p_excess(e: Engine, r: Array, log: Array) -> Array:
 
 
 def softplus_difference(e: Engine, x: Array, y: Array) -> Array:
-    """log(1 + eˣ) − log(1 + eʸ); near each other as ∓log(1 − σ(larger)(1 − e^−|x − y|))."""
+    """Compute log(1 + eˣ) − log(1 + eʸ); for close x and y as ∓log(1 − σ(larger)(1 − e^−|x − y|))."""
     xp = e.xp
     larger, gap = xp.maximum(x, y), xp.abs(x - y)
     near = gap < 1.0
@@ -48,12 +48,12 @@ def softplus_difference(e: Engine, x: Array, y: Array) -> Array:
 
 
 def softplus(e: Engine, x: Array) -> Array:
-    """log(1 + eˣ)."""
+    """Compute log(1 + eˣ)."""
     return e.xp.clip(x, 0.0, None) + e.xp.log1p(e.xp.exp(-e.xp.abs(x)))
 
 
 def sigmoid(e: Engine, x: Array) -> Array:
-    """Compute 1/(1 + e⁻ˣ), precise near 0 as well as near 1."""
+    """Compute 1/(1 + e⁻ˣ), precise near 0 and near 1."""
     small = e.xp.exp(-e.xp.abs(x))
     return e.xp.where(x >= 0.0, 1.0 + 0.0 * small, small) / (1.0 + small)
 
@@ -83,13 +83,13 @@ def j_slope(x: Array) -> Array:
 
 
 def _lifted(e: Engine, x: Array) -> tuple[Array, Array]:
-    """Compute x, or x + 8 where it is below 8; and where that is."""
+    """Return x, or x + 8 where it is below 8, and the mask of the latter."""
     low = x < SHIFT
     return e.xp.where(low, x + SHIFT, x), low
 
 
 def gamma_rest(e: Engine, x: Array) -> Array:
-    """Compute R(x) = log Γ(x) − x log x + x, which has no large terms to cancel."""
+    """Compute R(x) = log Γ(x) − x log x + x, without cancellation of large terms."""
     xp = e.xp
     lifted, low = _lifted(e, x)
     rest = -0.5 * xp.log(lifted) + 0.5 * math.log(2.0 * math.pi) + j_value(lifted)

@@ -1,1 +1,1 @@
-"""Trust-region projections of Gaussians: one file each, written once against the array API."""
+"""Trust-region projections of Gaussians, one file per region, written against the array API."""

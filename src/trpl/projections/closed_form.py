@@ -1,4 +1,4 @@
-"""What the projections with a closed form share: multiplier, shapes, and the branch of a pullback."""
+"""Code that the closed-form projections share: multiplier, shapes, and the branch of a pullback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trpl.types import Mask, Matrix, PerState
 
 SCALES = (1, 3, 5)
-"""Predicted scale, old scale and bound, among the inputs of a layer."""
+"""Indices of predicted scale, old scale and bound among a layer's inputs."""
 
 
 def multiplier(e: Engine, distance: PerState, bound: PerState) -> PerState:
@@ -30,7 +30,7 @@ def diagonal_residuals() -> tuple[Like, ...]:
 def pulled_outside(
     e: Engine, outside: Mask, work: Callable[[Matrix], tuple], cotangent: Matrix, *, old_too: bool
 ) -> Cotangents:
-    """Cotangents of full covariances by `work` if any state is outside; else the prediction has them all."""
+    """Compute cotangents of full covariances by `work` if any state is outside; else pass them to the prediction."""
 
     def idle(cotangent: Matrix) -> tuple:
         zero = e.xp.zeros_like(cotangent)

@@ -1,4 +1,4 @@
-"""Entropy control: the standard deviation is scaled so that the entropy meets its target (paper, section 4.2)."""
+"""Entropy control: scale the standard deviation so that the entropy meets its target (paper, section 4.2)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def control_entropy(p: Gaussian, *, minimum: PerState | None = None, equal: PerState | None = None) -> Gaussian:
-    """p with its standard deviation multiplied by c = exp((β − H(p))/d), so that H = β exactly.
+    """Multiply p's standard deviation by c = exp((β − H(p))/d), so that H = β exactly.
 
     Args:
         p: The policy.
-        minimum: β, where only lower entropies are raised; elsewhere p is returned bit for bit.
-        equal: β, for every state.
+        minimum: β as a lower bound; states above it are returned bit for bit.
+        equal: β as an equality for every state.
 
     Returns:
-        The policy, p itself if there is no target.
+        The policy, p itself without a target.
     """
     if minimum is None and equal is None:
         return p

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def solve_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whitened: bool, whole: bool) -> Solved | None:
-    """Compute √(wp² + (1 − w)q²) where the distance exceeds ε, else p; leaves the distance and w."""
+    """Return √(wp² + (1 − w)q²) where the distance exceeds ε, else p; the residuals are the distance and w."""
     xp = e.xp
     difference = cov_difference(e, p, q, full=False, whitened=whitened)
     distance = e.vecdot(difference, difference)
@@ -39,13 +39,13 @@ def solve_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whitened
         return None
     weight = shrinkage(e, distance, bound)
     w = weight[..., None]
-    variance = w * p * p + (1.0 - w) * q * q  # a sum of positive terms: nothing cancels
+    variance = w * p * p + (1.0 - w) * q * q  # a sum of positive terms, without cancellation
     projected = chosen(e, outside[..., None], xp.sqrt(variance), p)
     return Solved((projected,), (xp.broadcast_to(distance, weight.shape) if whole else distance, weight))
 
 
 def recover_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whitened: bool) -> tuple[PerState, PerState]:
-    """What `solve_diagonal` leaves."""
+    """Recompute the residuals of `solve_diagonal`."""
     difference = cov_difference(e, p, q, full=False, whitened=whitened)
     distance = e.vecdot(difference, difference)
     return distance, shrinkage(e, distance, bound)
@@ -81,7 +81,7 @@ def pullback_diagonal(
 
 
 def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, *, whitened: bool, whole: bool) -> Solved | None:
-    """The factor of Σ̃ where the distance exceeds ε, else p; leaves D, its norm, w and the inverse of the factor."""
+    """Return the factor of Σ̃ where the distance exceeds ε, else p; residuals: D, its norm, w, the factor's inverse."""
     xp = e.xp
     difference = cov_difference(e, p, q, full=True, whitened=whitened)
     distance = e.matrix_dot(difference, difference)
@@ -106,7 +106,7 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, *, whitened: bo
 
 
 def full_residuals() -> tuple[Like, ...]:
-    """Return the shapes of D, its norm, w and the inverse of the factor of Σ̃."""
+    """Return the shapes of the residuals: D, its norm, w and the inverse of the factor of Σ̃."""
     matrix = Like(SCALES, ((1, -2), (1, -1)))
     return matrix, Like(SCALES), Like(SCALES), matrix
 

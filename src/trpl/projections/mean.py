@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def shrinkage(e: Engine, distance: PerState, bound: PerState) -> PerState:
-    """√(ε/distance) where the distance exceeds ε, else 1: the share of the way from old to predicted one may go.
+    """Compute √(ε/distance) where the distance exceeds ε, else 1: the feasible share of the step from old to predicted.
 
     It is 1/(1 + multiplier) in every closed-form projection of the paper.
     """
@@ -34,7 +34,7 @@ def _whiten(e: Engine, scale: Scale, v: Vector, *, full: bool, transpose: bool =
 def solve(
     e: Engine, mean: Vector, old_mean: Vector, old_scale: Scale, bound: PerState, *, full: bool, whole: bool
 ) -> Solved | None:
-    """Compute μ̃ at Mahalanobis distance ε from μ_old where μ is further, else μ; leaves z, m and w."""
+    """Return μ̃ at Mahalanobis distance ε from μ_old where μ is outside, else μ; the residuals are z, m and w."""
     xp = e.xp
     shift = mean - old_mean
     whitened = _whiten(e, old_scale, shift, full=full)
@@ -52,14 +52,14 @@ def solve(
 def recover(
     e: Engine, mean: Vector, old_mean: Vector, old_scale: Scale, bound: PerState
 ) -> tuple[Vector, PerState, PerState]:
-    """What `solve` leaves, for standard deviations."""
+    """Recompute the residuals of `solve` for standard deviations."""
     whitened = (mean - old_mean) / old_scale
     distance = e.vecdot(whitened, whitened)
     return whitened, distance, shrinkage(e, distance, bound)
 
 
 def residuals() -> tuple[Like, ...]:
-    """Return the shapes of z, m and w, of inputs (mean, scale, old mean, old scale, mean bound, …)."""
+    """Return the shapes of z, m and w; inputs are (mean, scale, old mean, old scale, mean bound, …)."""
     batch = (0, 2, 3, 4)
     return Like(batch, ((0, -1),)), Like(batch), Like(batch)
 
@@ -77,7 +77,7 @@ def pullback(
     xp = e.xp
     mean, old_mean, scale, bound = inputs
     whitened, distance, weight = residuals
-    longest = xp.maximum(distance, bound)  # outside the distance itself; never 0
+    longest = xp.maximum(distance, bound)  # the distance itself where outside; never 0
     outside = (distance > bound)[..., None]
 
     def work(cotangent: Vector) -> tuple:
@@ -104,5 +104,5 @@ def pullback(
 def aligned(
     mean: Vector, old_mean: Vector, old_scale: Scale, bound: PerState, *, full: bool
 ) -> tuple[Vector, Vector, Scale, PerState]:
-    """Return the inputs with as many leading axes each."""
+    """Align the inputs' leading axes."""
     return align((mean, 1), (old_mean, 1), (old_scale, 2 if full else 1), (bound, 0))  # pyright: ignore[reportReturnType]

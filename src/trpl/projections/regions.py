@@ -1,7 +1,7 @@
-"""What a trust region with a bound for the mean and one for the covariance says of itself.
+"""The protocol of a trust region with one bound for the mean and another for the covariance.
 
 The mean's projection is shared. Each region is a frozen value, so layers of any framework can hold it as configuration;
-it stands in the file of its covariance's projection: `kl/`, `wasserstein.py`, `frobenius.py`.
+it is defined with its covariance projection: `kl/`, `wasserstein.py`, `frobenius.py`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from trpl.types import Array, PerState, Scale
 
 Cotangents = tuple["Scale", "Scale | None", "PerState | None"]
-"""Of the predicted scale, the old scale and the bound."""
+"""Cotangents of the predicted scale, the old scale and the bound."""
 
 
 class Region(Protocol):
-    """A trust region with a bound for the mean and one for the covariance.
+    """A trust region with one bound for the mean and another for the covariance.
 
-    `p` and `q` are the predicted and the old scale: standard deviations or, if `full`, Cholesky factors; with their
-    bound they have as many leading axes each.
+    `p` and `q` are the predicted and the old scale: standard deviations or, if `full`, Cholesky factors; they and their
+    bound have the same number of leading axes.
     """
 
     mean_weight: ClassVar[float]
-    """The mean part of the region's distance is so many times the Mahalanobis distance."""
+    """The factor from the Mahalanobis distance to the mean part of the region's distance."""
 
     def cov_distance(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
-        """Return the covariance part of the region's distance."""
+        """Compute the covariance part of the region's distance."""
         ...
 
     def route(self, cov_bound: object) -> Route | None:
-        """Return the way to solve, as far as a bound that is a number decides it."""
+        """Return the route that a static bound selects, else None."""
         ...
 
     def fusible(self, route: Route | None, *, full: bool) -> bool:
@@ -44,7 +44,7 @@ class Region(Protocol):
         ...
 
     def residuals(self, *, full: bool) -> tuple[Like, ...]:
-        """Shapes of what `solve_cov` leaves, of inputs (mean, scale, old mean, old scale, mean bound, cov bound)."""
+        """Return the residuals' shapes; inputs are (mean, scale, old mean, old scale, mean bound, cov bound)."""
         ...
 
     def solve_cov(
@@ -54,23 +54,23 @@ class Region(Protocol):
         ...
 
     def recover_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, projected: Scale) -> tuple[Array, ...]:
-        """What `solve_cov` leaves, from its result; for fusible solutions."""
+        """Recompute the residuals of `solve_cov` from its result; for fusible solutions."""
         ...
 
     def pullback_cov(self, e: Engine, saved: Saved, cotangent: Scale, *, full: bool, old_too: bool) -> Cotangents:
-        """Cotangents of the predicted scale and, with `old_too`, of the old scale and the bound; `saved` of these."""
+        """Compute the cotangents of the predicted scale and, with `old_too`, of the old scale and the bound."""
         ...
 
     def cov_multiplier(self, e: Engine, p: Gaussian, q: Gaussian, bound: PerState) -> PerState:
-        """Return the Lagrangian multiplier η of the covariance bound; 0 inside."""
+        """Compute the Lagrange multiplier η of the covariance bound; 0 inside."""
         ...
 
 
 def parts(e: Engine, region: Region, p: Gaussian, q: Gaussian) -> Parts:
-    """Return the region's distance by parts."""
+    """Compute the region's distance by parts."""
     return Parts(mean=mean_distance(e, region, p, q), cov=region.cov_distance(e, p, q))
 
 
 def mean_distance(e: Engine, region: Region, p: Gaussian, q: Gaussian) -> PerState:
-    """Return the mean part of the region's distance."""
+    """Compute the mean part of the region's distance."""
     return region.mean_weight * mahalanobis(e, p, q)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def solve_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whole: bool) -> Solved | None:
-    """Compute q + w(p − q) where the distance exceeds ε, else p; leaves the distance and w."""
+    """Return q + w(p − q) where the distance exceeds ε, else p; the residuals are the distance and w."""
     xp = e.xp
     change = p - q
     relative = change / q
@@ -48,7 +48,7 @@ def solve_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whole: b
 
 
 def recover_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState) -> tuple[PerState, PerState]:
-    """What `solve_diagonal` leaves."""
+    """Recompute the residuals of `solve_diagonal`."""
     relative = (p - q) / q
     distance = e.vecdot(relative, relative)
     return distance, shrinkage(e, distance, bound)
@@ -80,7 +80,7 @@ def pullback_diagonal(
 
 
 def surely_within(e: Engine, excess: Matrix, p: Matrix, q: Matrix, bound: PerState) -> Mask:
-    """Where E = L_q⁻¹L_p − I alone shows that the distance is at most ε: it is at most 2 KL, in both forms.
+    """Return the mask where E = L_q⁻¹L_p − I alone bounds the distance by ε: it is at most 2 KL, in both forms.
 
     The distance is ‖Z − I‖² = ‖E + I‖² + d − 2 tr Z, with ‖Z‖ = ‖E + I‖. Z is S_old⁻¹S, or M^½, whose eigenvalues λ are
     positive and have the product |L_p|/|L_q|: tr Z − d = Σ (λ − 1) ≥ Σ log λ. For small distances 2 KL is between one
@@ -93,8 +93,9 @@ def surely_within(e: Engine, excess: Matrix, p: Matrix, q: Matrix, bound: PerSta
 def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, whole: bool) -> Solved | None:
     """Return the factor of S̃² where the distance exceeds ε, else p.
 
-    Leaves the distance, w, S̃, its factor and that factor's inverse, C and S; then L_q⁻¹C, S_old and L_q⁻¹ or, in the
-    exact form, where S_old = I, the ratio L_q⁻¹L_p. The distance is ‖L_q⁻¹C‖², too: L_q is S_old with a rotation.
+    The residuals are the distance, w, S̃, its factor and that factor's inverse, C and S; then L_q⁻¹C, S_old and L_q⁻¹
+    or, in the exact form, where S_old = I, the ratio L_q⁻¹L_p. The distance is also ‖L_q⁻¹C‖²: L_q is S_old times a
+    rotation.
     """
     xp = e.xp
     if form == "commuting":
@@ -111,7 +112,7 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, 
         if form == "commuting":
             new, bad = root_of_factor(e, p, e.solve_triangular(p, e.eye(p)))
             root, also_bad = root_of_factor(e, q, seen)
-            bad = bad | also_bad  # S̃, a mean of both, is conditioned no worse than the worse
+            bad = bad | also_bad  # S̃ interpolates both, so its condition number is at most the larger
             change = new - root
             relative = seen @ change
             old = (relative, root, seen)
@@ -152,7 +153,7 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, 
 
 
 def full_residuals(form: Form) -> tuple[Like, ...]:
-    """Return the shapes of what `solve_full` leaves."""
+    """Return the shapes of `solve_full`'s residuals."""
     number, matrix = Like(SCALES), Like(SCALES, ((1, -2), (1, -1)))
     return (number,) * 2 + (matrix,) * (8 if form == "commuting" else 6)
 

@@ -2,8 +2,7 @@
 
     min KL(π̃‖π)  subject to  KL(π̃‖π_old) ≤ ε  and  H(π̃) ≥ β (or = β).
 
-`terms` has what the solution is made of at a given multiplier, `solution` finds the multiplier, `gradient` is the
-pullback.
+`terms` computes the solution at a given multiplier, `solution` finds the multiplier, `gradient` is the pullback.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ __all__ = ["entropy_range"]
 
 
 def entropy_range(bound: PerState, dim: int) -> tuple[PerState, PerState]:
-    """Return the least and the greatest entropy, less that of the old policy, of any Gaussian within KL ≤ ε of it.
+    """Return the range of H − H_old over all Gaussians within KL ≤ ε of the old policy.
 
     Args:
         bound: ε, an array.
-        dim: Number of action dimensions.
+        dim: The number of action dimensions.
 
     Returns:
         Two arrays of the bound's shape, the first negative, the second positive.

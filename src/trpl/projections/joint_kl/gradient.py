@@ -1,21 +1,21 @@
 """The pullback of the joint KL projection, from its result alone.
 
-The projection interpolates natural parameters, θ̃ = (x/k) θ + ((1 − x)/k) θ_old, and x and k move so that the KL and,
-where it is held, the entropy stay what they are. Write cotangents of the result as pairs (S, n): with those Ḡ of L̃ and
-ḡ of μ̃, S = ½(Φ + Φᵀ)(L̃ᵀḠ) and n = L̃ᵀḡ. With W and m̃ the result as the old policy sees it, N = WᵀW − I and
-v = Wᵀm̃, the KL's own derivative is the pair (½N, v) and the entropy's (½I, 0). What the constraints take away:
+The projection interpolates natural parameters, θ̃ = (x/k) θ + ((1 − x)/k) θ_old, where x and k keep the KL and, if it
+is constrained, the entropy constant. Write cotangents of the result as pairs (S, n): with those Ḡ of L̃ and ḡ of μ̃,
+S = ½(Φ + Φᵀ)(L̃ᵀḠ) and n = L̃ᵀḡ. With W and m̃ the result whitened by the old policy, N = WᵀW − I and v = Wᵀm̃, the
+KL's own derivative is the pair (½N, v) and the entropy's (½I, 0). Projecting onto the constraints' tangent space gives
 
     S⊥ = S − ½aN − ½bI,    n⊥ = n − av,    a = (⟨S, N₀⟩ + ⟨n, v⟩)/(½‖N₀‖² + ‖v‖²),    b = (2/d)(tr S − ½a tr N),
 
-with N₀ = N less the mean of its diagonal where the entropy is held; else N₀ = N and b = 0. Then ε̄ = a, β̄ = b, and with
-Y = L_p⁻¹L̃ = VW, y = Yn⊥, r_q and δ_q the shifts μ − μ̃ and μ − μ_old as the old policy sees them, r = Vr_q
+with N₀ = N less the mean of its diagonal if the entropy is constrained; else N₀ = N and b = 0. Then ε̄ = a, β̄ = b, and
+with Y = L_p⁻¹L̃ = VW, y = Yn⊥, r_q and δ_q the shifts μ − μ̃ and μ − μ_old whitened by the old policy, r = Vr_q
 
     μ̄   = (x/k) L_p⁻ᵀy,                                         μ̄_old = ḡ − μ̄,
     L̄_p = (x/k) L_p⁻ᵀ(2YS⊥Yᵀ − yrᵀ − ryᵀ),
     L̄_q = ḠWᵀ + ḡm̃ᵀ − μ̄δ_qᵀ − (x/k) L_p⁻ᵀ(2YS⊥Wᵀ − yr_qᵀ − r(Wn⊥)ᵀ) − b diag(L_q)⁻¹,
 
-on lower triangles; L̄_q follows from the others because the projection commutes with linear maps. Inside, where only
-the entropy is held, L̃ = √k L_p:  L̄_p = √k Ḡ − b diag(L_p)⁻¹ and b = ⟨Ḡ, L̃⟩/d.
+on lower triangles; L̄_q follows from the others because the projection commutes with linear maps. Inside, if only the
+entropy constrains, L̃ = √k L_p:  L̄_p = √k Ḡ − b diag(L_p)⁻¹ and b = ⟨Ḡ, L̃⟩/d.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class _Result(NamedTuple):
-    """The projected policy, and what `solution.solve` leaves."""
+    """The projected policy and the residuals of `solution.solve`."""
 
     mean: Vector
     scale: Scale
@@ -48,7 +48,7 @@ class _Result(NamedTuple):
 def _constraints(
     e: Engine, inner: PerState, squared: PerState, trace: PerState, normal_trace: PerState, result: _Result, dim: int
 ) -> tuple[PerState, PerState]:
-    """a and b; `inner` and `squared` are ⟨S, N⟩ + ⟨n, v⟩ and ½‖N‖² + ‖v‖², before the trace is taken out."""
+    """Compute a and b; `inner` and `squared` are ⟨S, N⟩ + ⟨n, v⟩ and ½‖N‖² + ‖v‖², before subtracting the trace."""
     xp = e.xp
     inner = xp.where(result.held, inner - trace * normal_trace / dim, inner)
     squared = xp.where(result.held, squared - 0.5 * normal_trace * normal_trace / dim, squared)
@@ -132,7 +132,7 @@ def pullback(
 ) -> tuple[Array | None, ...]:
     """Compute the cotangents of μ, L_p and, with `old_too`, of μ_old, L_q, ε and β.
 
-    Leading axes of all arrays are as many and broadcast.
+    All arrays have the same number of leading axes, which broadcast.
     """
     xp = e.xp
     full = isinstance(p, FullGaussian)
@@ -165,7 +165,7 @@ def pullback(
 def _inside(
     e: Engine, p: Gaussian, result: _Result, mean_bar: Vector, scale_bar: Scale, full: bool
 ) -> tuple[Array, ...]:
-    """Return the same where the prediction, with the entropy asked for, is inside."""
+    """Compute the same cotangents where the prediction, with the target entropy, is inside."""
     xp = e.xp
     axes = (..., *(None,) * (2 if full else 1))
     b = (e.matrix_dot if full else e.vecdot)(scale_bar, result.scale) / p.dim

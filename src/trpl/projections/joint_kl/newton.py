@@ -1,9 +1,9 @@
-"""The joint KL projection of ordinary pairs of full covariances: Newton's method on the factor that is returned.
+"""The joint KL projection of well-conditioned full covariances: Newton's method on the factor that is returned.
 
 No eigenvalue is needed. One Cholesky decomposition of Q = I + tB, B = Λ/s − I, gives the projected policy at t and its
-KL. With R = I − Q⁻¹, of eigenvalues r, and D the derivative by log t, Dr = r(1 − r), and D log k is the mean r̄ of all r
-where the entropy decides k, else 0. So three derivatives of the covariance's part f are sums of τ_j = tr R^j, j ≤ 4,
-which R and R² have: with V = τ₂ − r̄τ₁ and T = V − τ₃ + r̄τ₂ = ½DV
+KL. With R = I − Q⁻¹, of eigenvalues r, and D the derivative by log t, Dr = r(1 − r), and D log k is the mean r̄ of all
+r if the entropy determines k, else 0. So three derivatives of the covariance's part f are sums of τ_j = tr R^j, j ≤ 4,
+which R and R² give: with V = τ₂ − r̄τ₁ and T = V − τ₃ + r̄τ₂ = ½DV
 
     Df  = ½kV,    D²f = k(T + ½r̄V),
     D³f = r̄ D²f + k(½V Dr̄ + (2 + r̄)T − 3(τ₃ − τ₄) + τ₂Dr̄ + 2r̄(τ₂ − τ₃)),
@@ -12,8 +12,8 @@ and those of the mean's part g = ½‖m̃‖² are sums of q_j = m̃ᵀQ⁻ʲm̃
 
     Dg = q₁,    D²g = 3q₂ − q₁,    D³g = 12q₃ − 9q₂ + q₁.
 
-One step with all three takes an error of 1e-3 of t to rounding; the start is that good within the bounds in use, so
-that two decompositions do.
+One step with all three reduces a relative error of 1e-3 in t to rounding; the start is that good for the bounds in use,
+so two decompositions suffice.
 
 Everything is computed with rows and columns in reverse order, so that the factor W of Q⁻¹ = WWᵀ comes out lower
 triangular: it is the inverse Cholesky factor, transposed and in order again.
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from trpl.types import Array, Mask, Matrix, PerState, Vector
 
 ILL_CONDITIONED = 1e4
-"""Condition of Q times how much wider than the old policy the prediction is, from which the finer pieces are taken."""
+"""Condition number of Q times the prediction's relative width from which `FINE` is used instead."""
 ACCURACY = 1e-12
-"""Relative error of the KL that is left alone, where rounding would allow less."""
+"""Relative error of the KL that is accepted even if rounding would allow less."""
 LONGEST_SHIFT = 0.5
 """Largest relative correction of a start."""
 
@@ -61,24 +61,24 @@ class Point(NamedTuple):
     log_k: PerState
     held: Mask
     spread: PerState
-    """‖Q⁻¹ − I‖, from which the condition of Q is estimated."""
+    """‖Q⁻¹ − I‖, to estimate the condition number of Q."""
 
 
 def pencil(e: Engine, change: Matrix, shift: Vector) -> Pencil:
-    """Return the pencil of V − I and the whitened shift, with s = 1."""
+    """Compute the pencil of V − I and the whitened shift, with s = 1."""
     excess = e.xp.flip(excess_of_change(e, change), axis=(-2, -1))
     shift = e.xp.flip(shift, axis=-1)
     return Pencil(excess, shift + apply(excess, shift))
 
 
 def rescaled(e: Engine, of: Pencil, unit: PerState) -> Pencil:
-    """Return the same with another s; see `Spectrum.rescaled`."""
+    """Change the unit s; see `Spectrum.rescaled`."""
     s = unit[..., None, None]
     return Pencil((of.excess + (1.0 - s) * e.eye(of.excess)) / s, of.pulled / unit[..., None])
 
 
 def point(e: Engine, t: PerState, of: Pencil, target: Target) -> Point:
-    """What is known at t."""
+    """Evaluate the solution at t."""
     xp = e.xp
     dim = of.excess.shape[-1]
     precision = t[..., None, None] * of.excess
@@ -114,9 +114,9 @@ def point(e: Engine, t: PerState, of: Pencil, target: Target) -> Point:
 
 
 def start(e: Engine, of: Pencil, bound: PerState, fallback: PerState, target: Target) -> PerState:
-    """About where the KL is ε, by the first terms of its power series in t, at s = 1.
+    """Estimate the t with KL = ε by the first terms of the KL's power series in t, at s = 1.
 
-    With T_j = tr B^j, m₁ and m₂ the means T₁/d and T₂/d where the entropy decides k = e^β, else 0, and w = Λm,
+    With T_j = tr B^j, m₁ and m₂ the means T₁/d and T₂/d if the entropy determines k = e^β, else 0, and w = Λm,
 
         2 KL = d(k − 1 − β) + c₂t² + c₃t³ + c₄t⁴ + …,
         c₂ = ½k(T₂ − m₁T₁) + ‖w‖²,
@@ -149,14 +149,14 @@ def start(e: Engine, of: Pencil, bound: PerState, fallback: PerState, target: Ta
 
 
 def condition(e: Engine, t: PerState, of: Pencil, found: Point) -> PerState:
-    """At least the condition number of Q: (1 + ‖Q − I‖)(1 + ‖Q⁻¹ − I‖)."""
+    """Bound the condition number of Q from above by (1 + ‖Q − I‖)(1 + ‖Q⁻¹ − I‖)."""
     return (1.0 + t * e.xp.sqrt(e.matrix_dot(of.excess, of.excess))) * (1.0 + found.spread)
 
 
 def _following(
     e: Engine, t: PerState, found: Point, bound: PerState, bracket: tuple[PerState, PerState], unfinished: Mask
 ) -> tuple[PerState, PerState, PerState, Mask]:
-    """The next t, its bracket and where one is needed: a long step, else Newton's on √KL, else the bracket's middle."""
+    """Return the next t, bracket and mask: a third-order step, else Newton's on √KL, else the bracket's midpoint."""
     xp = e.xp
     low, high = bracket
     eps = float(xp.finfo(t.dtype).eps)
@@ -183,7 +183,7 @@ def solve(
     outside: Mask,
     target: Target,
 ) -> tuple[PerState, Point, Mask]:
-    """t where the KL is ε, the solution there, and where none was found."""
+    """Return t with KL = ε, the solution there, and the mask of states without convergence."""
     xp = e.xp
     num = len(Point._fields)
 

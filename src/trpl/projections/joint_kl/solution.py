@@ -1,10 +1,10 @@
-"""The joint KL projection's multiplier, and the policy there.
+"""The multiplier of the joint KL projection, and the policy there.
 
 The dual, minimised over ω, is convex in η, and its derivative is ε − KL: so KL(x, k(x)) increases in x, and the
-two-dimensional problem is one bracketed root. Where the prediction with the entropy asked for is inside the bound, it
+two-dimensional problem reduces to one bracketed root. If the prediction with the target entropy is inside the bound, it
 is the answer and nothing is solved.
 
-Eigenvalues only find the root; one Newton step on the KL of the factor that is returned takes their rounding away.
+Eigenvalues only find the root; one Newton step on the KL of the returned factor removes their rounding.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def entropy_range(e: Engine, bound: PerState, dim: int) -> tuple[PerState, PerState]:
-    """The least and the greatest entropy, less that of the old policy, that any Gaussian within KL ≤ ε of it can have.
+    """Return the range of H − H_old over all Gaussians within KL ≤ ε of the old policy.
 
-    The extremes scale the old covariance by c with (d/2)(c − 1 − log c) = ε; their entropies are (d/2) log c away.
+    The extremes scale the old covariance by c with (d/2)(c − 1 − log c) = ε; their entropies differ by (d/2) log c.
     """
     xp = e.xp
     share = 2.0 * bound / dim  # c − 1 − log c
@@ -46,30 +46,30 @@ def entropy_range(e: Engine, bound: PerState, dim: int) -> tuple[PerState, PerSt
 
 
 class Found(NamedTuple):
-    """The projected policy, its multipliers, and what the pullback needs."""
+    """The projected policy, its multipliers, and the pullback's residuals."""
 
     mean: Vector
     scale: Scale
     kl_multiplier: PerState
     entropy_multiplier: PerState
     shift: Vector
-    """μ − μ_old as the old policy sees it."""
+    """μ − μ_old, whitened by the old policy."""
     white_mean: Vector
-    """μ̃ − μ_old as the old policy sees it."""
+    """μ̃ − μ_old, whitened by the old policy."""
     factor: Scale
-    """L̃ as the old policy sees it."""
+    """L̃, whitened by the old policy."""
     share: PerState
     """Outside, the weight x/k of the predicted natural parameters; inside, √k."""
     state: PerState
-    """2 where outside, 0 inside; and 1 more where the entropy is held."""
+    """2 where outside, 0 inside; plus 1 where the entropy is constrained."""
     ratio: Scale
     """V."""
 
 
 class _Problem(NamedTuple):
-    """What is to be solved, in the common batch shape: V − I, the whitened shift, ε, the entropy, and a start.
+    """The problem, in the common batch shape: V − I, the whitened shift, ε, the entropy, and a start.
 
-    `narrowest` is at most the smallest eigenvalue of Λ, and at most 1.
+    `narrowest` is a lower bound on the smallest eigenvalue of Λ, and at most 1.
     """
 
     change: Scale
@@ -82,7 +82,7 @@ class _Problem(NamedTuple):
 
 
 def _root(e: Engine, problem: _Problem, target: Target, method: Method) -> tuple[PerState, PerState, PerState]:
-    """Return the root t by eigenvalues, its unit s, and the slope of the KL there."""
+    """Find the root t by eigenvalues; return it with its unit s and the slope of the KL there."""
     xp = e.xp
     spectrum = method.spectrum(e, problem.change, problem.shift)
     unit, start = spectrum.unit(e, target), problem.start
@@ -96,7 +96,7 @@ def _root(e: Engine, problem: _Problem, target: Target, method: Method) -> tuple
 def _answer(
     e: Engine, problem: _Problem, target: Target, method: Method, root: PerState, unit: PerState, slope: PerState
 ) -> tuple[Array, ...]:
-    """Factor, mean, log k, η and whether the entropy is held, after a Newton step on the KL of the factor itself."""
+    """Return factor, mean, log k, η and the entropy's mask, after a Newton step on the KL of the factor itself."""
     xp = e.xp
     change, shift, bound, _, outside, *_ = problem
     one = xp.ones_like(root)
@@ -113,7 +113,7 @@ def _by_spectrum(e: Engine, problem: _Problem, target: Target, method: Method) -
 
 
 def _by_newton(e: Engine, problem: _Problem, target: Target) -> tuple[tuple[Array, ...], Mask]:
-    """Return the same for ordinary pairs of full covariances, and where the pair is not."""
+    """Return the same for well-conditioned full covariances, and the mask of ill-conditioned ones."""
     xp = e.xp
     bound, outside = problem.bound, problem.outside
     of = newton.pencil(e, problem.change, problem.shift)
@@ -144,7 +144,7 @@ def _solve_outside(e: Engine, problem: _Problem, entropy: bool, equality: bool, 
 def solve(
     e: Engine, p: Gaussian, q: Gaussian, bound: PerState, entropy: PerState | None, *, equality: bool, whole: bool
 ) -> Found | None:
-    """The projection, covariances per state also where they were shared before; None if nothing has to change."""
+    """Solve the projection; covariances become contextual even if shared before; None if nothing has to change."""
     xp = e.xp
     full = isinstance(p, FullGaussian)
     core, dim = 2 if full else 1, p.dim
@@ -164,7 +164,7 @@ def solve(
     shift = spread(whiten(e, q, p.mean - q.mean), 1)
     cov_at_one = kl_of_scales(e, inside, old, full=full)
     at_one = cov_at_one + 0.5 * e.vecdot(shift, shift)
-    outside = ~(at_one <= limit)  # a distance that is not finite is outside too
+    outside = ~(at_one <= limit)  # non-finite distances count as outside
     same = p.batch_shape == batch and tuple(p.scale.shape) == tuple(scale.shape)
     if not whole and same and not e.any(outside | held):
         return None

@@ -1,19 +1,19 @@
-"""The pieces of the joint KL projection: what the solution is made of at a given multiplier, and its KL.
+"""The terms of the joint KL projection: the solution at a given multiplier, and its KL.
 
 Whitened by the old policy, with V = L_p⁻¹L_q, Λ = VᵀV the predicted precision and m the mean's shift, the dual's
 solution is
 
     Q = yI + xΛ,    covariance k Q⁻¹,    mean m̃ = x Q⁻¹Λm,
 
-where x = 1/(1 + η), y = 1 − x and k = 1 + ω/(1 + η) stand for the multipliers of the KL and of the entropy. For given
+where x = 1/(1 + η), y = 1 − x and k = 1 + ω/(1 + η) encode the multipliers of the KL and of the entropy. For given
 x the entropy fixes k:
 
     log k = (2/d)(β − H_old) + (1/d) log|Q|,  at least 0 for the inequality.
 
-For ordinary pairs of full covariances `newton` finds the root without eigenvalues. Where one direction of the
-prediction is so much narrower than another that the rounding of the first hides the second, `FINE` takes singular
-values of V, the factor of Q from a QR decomposition (neither squares a condition number), and corrects on the result
-itself what rounding leaves of the bound.
+For well-conditioned full covariances `newton` finds the root without eigenvalues. If one direction of the prediction is
+so much narrower than another that rounding of the first hides the second, `FINE` uses singular values of V and a QR
+decomposition for the factor of Q (neither squares a condition number), and corrects the rounding error of the bound on
+the result itself.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ LONGEST_CORRECTION = 1e-2
 
 
 class Target(NamedTuple):
-    """(2/d)(β − H_old), what the entropy asks of log k, and whether k may fall below 1 (equality)."""
+    """(2/d)(β − H_old), the entropy's condition on log k, and whether k may fall below 1 (equality)."""
 
     log_scale: PerState | None
     equality: bool
 
     def log_k(self, e: Engine, log_det: PerState, dim: int) -> tuple[PerState, Mask]:
-        """Compute log k and whether the entropy decides it."""
+        """Return log k and the mask where the entropy determines it."""
         xp = e.xp
         if self.log_scale is None:
             return xp.zeros_like(log_det), log_det != log_det
@@ -54,14 +54,14 @@ class Target(NamedTuple):
 
 
 class Spectrum(NamedTuple):
-    """Eigenvalues λ of Λ, the same less 1, each as precise as can be had, and the shift in their basis."""
+    """Eigenvalues λ of Λ, and λ − 1, each to full precision, and the shift in their basis."""
 
     precision: Vector
     excess: Vector
     shift: Vector
 
     def unit(self, e: Engine, target: Target) -> PerState:
-        """Compute s, by which Λ is divided (see `rescaled`)."""
+        """Return s, by which Λ is divided (see `rescaled`)."""
         xp = e.xp
         smallest = xp.min(self.precision, axis=-1)
         if not target.equality:
@@ -69,20 +69,20 @@ class Spectrum(NamedTuple):
         return xp.clip(smallest, float(xp.finfo(smallest.dtype).smallest_normal) ** 0.5, 1.0)
 
     def rescaled(self, e: Engine, unit: PerState) -> Spectrum:
-        """Compute Λ/s instead of Λ.
+        """Replace Λ by Λ/s.
 
-        x = 1/(1 + η) cannot tell multipliers far below 1 apart. A bound on the KL alone keeps them above 1/(2ε). With
-        the entropy fixed, a prediction far wider than the old policy has smaller ones. But then k makes up for any
-        factor of Q, and Q ∝ (1 − t)I + tΛ/s with η = s(1 − t)/t is the same problem in t for every s: the smallest
-        eigenvalue keeps t away from 1, and every λ/s − 1 positive.
+        x = 1/(1 + η) cannot resolve multipliers far below 1. A bound on the KL alone keeps them above 1/(2ε). With the
+        entropy fixed, a prediction far wider than the old policy has smaller ones. But then k compensates any factor of
+        Q, and Q ∝ (1 − t)I + tΛ/s with η = s(1 − t)/t is the same problem in t for every s: the smallest eigenvalue
+        keeps t away from 1, and every λ/s − 1 positive.
         """
         s = unit[..., None]
-        excess = e.xp.where(s > 0.5, self.excess + (1.0 - s), self.precision - s)  # the one that does not cancel
+        excess = e.xp.where(s > 0.5, self.excess + (1.0 - s), self.precision - s)  # the one without cancellation
         return Spectrum(self.precision / s, excess / s, self.shift)
 
 
 def evaluator(e: Engine, spectrum: Spectrum, target: Target) -> Callable[[PerState], tuple[PerState, PerState]]:
-    """t ↦ KL at the k that the entropy asks for, and t times its derivative, for a rescaled spectrum."""
+    """Make t ↦ KL at the k that the entropy determines, and t times its derivative, for a rescaled spectrum."""
     xp = e.xp
     dim = spectrum.excess.shape[-1]
 
@@ -102,7 +102,7 @@ def evaluator(e: Engine, spectrum: Spectrum, target: Target) -> Callable[[PerSta
 
 
 class Terms(NamedTuple):
-    """What the solution is made of at a given multiplier: its KL, factor and mean as the old policy sees them."""
+    """The solution at a given multiplier: its KL, and its factor and mean whitened by the old policy."""
 
     kl: PerState
     factor: Scale
@@ -112,7 +112,7 @@ class Terms(NamedTuple):
 
 
 class Method(NamedTuple):
-    """How the pieces are computed; `change` is V − I from the two scales, `correct` undoes rounding on the result."""
+    """Functions for the terms; `change` is V − I from the two scales, `correct` removes rounding from the result."""
 
     change: Callable[[Engine, Scale, Scale], Scale]
     spectrum: Callable[[Engine, Scale, Vector], Spectrum]
@@ -148,33 +148,33 @@ def _diag_terms(e: Engine, t: PerState, unit: PerState, change: Vector, shift: V
 
 
 def _scaled_terms(e: Engine, factor: Matrix, mean: Vector, target: Target) -> Terms:
-    """From W, WWᵀ = Q⁻¹, and m̃: the factor of kQ⁻¹."""
+    """Compute the terms from W, WWᵀ = Q⁻¹, and m̃; the factor is that of kQ⁻¹."""
     log_k, held = target.log_k(e, -2.0 * e.xp.sum(e.xp.log(e.diagonal(factor)), axis=-1), factor.shape[-1])
     factor = factor * e.xp.exp(0.5 * log_k)[..., None, None]
     return Terms(kl_of_factor(e, factor) + 0.5 * e.vecdot(mean, mean), factor, mean, log_k, held)
 
 
 def _singular_spectrum(e: Engine, change: Matrix, shift: Vector) -> Spectrum:
-    """From singular values of V: the smallest are precise to the rounding of the largest, not to that of its square."""
+    """Compute the spectrum from singular values of V, whose errors scale with the largest, not with its square."""
     svd = e.xp.linalg.svd
     matrix = e.eye(change) + change
     failures = (np.linalg.LinAlgError, RuntimeError)
     try:
         _, ratio, basis = svd(matrix, full_matrices=False)
-    except failures:  # LAPACK gives up on a rare matrix with equal singular values, not on its transpose
+    except failures:  # LAPACK may fail for equal singular values, but then not for the transpose
         try:
             turned, ratio, _ = svd(mT(matrix), full_matrices=False)
         except failures as error:
-            raise ConvergenceError("the singular values of a pair of policies could not be found") from error
+            raise ConvergenceError("the singular value decomposition of a pair of policies failed") from error
         basis = mT(turned)
     return Spectrum(ratio * ratio, (ratio - 1.0) * (ratio + 1.0), apply(basis, shift))
 
 
 def _qr_terms(e: Engine, t: PerState, unit: PerState, change: Matrix, shift: Vector, target: Target) -> Terms:
-    """From a QR decomposition for Q = (1 − t)I + tΛ/s.
+    """Compute the terms by a QR decomposition for Q = (1 − t)I + tΛ/s.
 
-    The mean is (t/s)Q⁻¹Λm, or the same as m − (1 − t)Q⁻¹m where tΛ/s is not small: there the former's rounding grows
-    with the condition of Λ.
+    The mean is (t/s)Q⁻¹Λm, or equivalently m − (1 − t)Q⁻¹m where tΛ/s is not small: there the rounding of the former
+    grows with the condition number of Λ.
     """
     xp = e.xp
     ratio = (e.eye(change) + change) / xp.sqrt(unit)[..., None, None]
@@ -190,11 +190,11 @@ def _qr_terms(e: Engine, t: PerState, unit: PerState, change: Matrix, shift: Vec
 
 
 def _corrected(e: Engine, found: Terms, limit: PerState) -> Terms:
-    """Return the distance from the old policy made longer or shorter by a hair, until its KL is the bound.
+    """Scale the distance from the old policy slightly, so that its KL equals the bound.
 
-    W = I + E becomes I + E + (c − 1)F and m̃ cm̃, with F what stretches of E: all but the negative part of its diagonal,
-    which might change sign. Only the mean moves where the entropy holds the covariance. With f the diagonal of F,
-    dKL/dc = ‖F‖² + Σ f²/(1 + f) + ‖m̃‖².
+    W = I + E becomes I + E + (c − 1)F and m̃ becomes cm̃, with F equal to E except for the negative part of its
+    diagonal, which might change sign. If the entropy fixes the covariance, only the mean moves. With f the diagonal of
+    F, dKL/dc = ‖F‖² + Σ f²/(1 + f) + ‖m̃‖².
     """
     xp = e.xp
     one = e.eye(found.factor)

@@ -1,5 +1,5 @@
-"""KL projection of the covariance (paper, section 4.2 and appendix), in the order in which one reads it.
+"""KL projection of the covariance (paper, section 4.2 and appendix).
 
-`equation` has the constraint and its root for given eigenvalues, `factor` the projected factor for a given root,
-`routes` which of them serves which bounds, `diagonal` and `full` the projection and its pullback.
+In reading order: `equation` has the constraint and its root for given eigenvalues, `factor` the projected factor for a
+given root, `routes` selects a solver by the bound, `diagonal` and `full` are the projection and its pullback.
 """

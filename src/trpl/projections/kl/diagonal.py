@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def solve(e: Engine, p: Vector, q: Vector, bound: PerState, known: Route | None, *, whole: bool) -> Solved | None:
-    """Return the scale with KL = ε to the old one where the predicted one is further; leaves r, N and x (1 inside)."""
+    """Return the scale at KL = ε from the old one where the predicted one is outside; residuals: r, N, x (1 inside)."""
     xp = e.xp
     excess = diag_excess(p, q)
     x = _root(e, excess, bound, known, whole=whole)
@@ -31,15 +31,15 @@ def solve(e: Engine, p: Vector, q: Vector, bound: PerState, known: Route | None,
 
 
 SURELY_OUTSIDE = 0.999
-"""A root below this is one whatever the rounding."""
+"""A root below this is outside whatever the rounding."""
 
 
 def _root(e: Engine, excess: Vector, bound: PerState, known: Route | None, *, whole: bool) -> PerState | None:
-    """Compute x, and 1 where a covariance is within its bound; None if all of them are."""
+    """Find x, 1 where a covariance is inside; None if all are."""
     xp = e.xp
-    if known is NARROW and not e.branches:  # all of it is computed anyway, and x alone says what is outside
+    if known is NARROW and not e.branches:  # nothing is skipped anyway, and x alone shows what is outside
         x = narrow_root(e, excess, bound)
-        return xp.where(x < 1.0, x, 1.0)  # equal policies have NaN
+        return xp.where(x < 1.0, x, 1.0)  # NaN for equal policies
     route = choose(e, known, bound)
     if not whole:
         if e.all(surely_within(e, excess, bound)):
@@ -63,9 +63,9 @@ def _root(e: Engine, excess: Vector, bound: PerState, known: Route | None, *, wh
 
 
 def recover(e: Engine, p: Vector, q: Vector, projected: Vector) -> tuple[Vector, Vector, PerState]:
-    """What `solve` leaves, from its result: xr²A = −N, of one sign along N.
+    """Recompute the residuals of `solve` from its result: xr²A = −N, of one sign along N.
 
-    Where the bound is below rounding, N = 0 and so is x.
+    If the bound is below rounding, N and x are 0.
     """
     xp = e.xp
     ratio, normal = projected / q, diag_excess(q, projected)
@@ -75,7 +75,7 @@ def recover(e: Engine, p: Vector, q: Vector, projected: Vector) -> tuple[Vector,
 
 
 def residuals() -> tuple[Like, ...]:
-    """Return the shapes of r, N and x, of inputs (mean, scale, old mean, old scale, mean bound, cov bound)."""
+    """Return the shapes of r, N and x; inputs are (mean, scale, old mean, old scale, mean bound, cov bound)."""
     batch = (1, 3, 5)
     return Like(batch, ((1, -1),)), Like(batch, ((1, -1),)), Like(batch)
 
@@ -100,11 +100,11 @@ def pullback(
 
 
 def _coefficient(e: Engine, inner: PerState, squared: PerState) -> PerState:
-    """Return a component along N, and 0 where N = 0: there projected and old agree."""
+    """Compute the component along N; 0 for N = 0, where projected and old agree."""
     return inner / e.xp.clip(squared, e.xp.finfo(squared.dtype).smallest_normal, None)
 
 
 def multiplier(e: Engine, p: Vector, q: Vector, bound: PerState) -> PerState:
-    """Compute η = 1/x − 1, and 0 where nothing is projected."""
+    """Compute η = 1/x − 1; 0 inside."""
     excess, bound = align((diag_excess(p, q), 1), (bound, 0))
     return 1.0 / any_root(e, excess, bound, ~within(e, excess, bound)) - 1.0

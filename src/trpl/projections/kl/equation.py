@@ -9,8 +9,8 @@ For |u| < 1 it is a power series in the traces of the powers of A,
 
     2 KL(x) = Σ_k (−1)^k (k − 1)/k · tr(A^k) x^k,    k = 2, 3, …
 
-and within a bound ε no |u| exceeds about 2√ε, whatever A. For ε ≤ 0.005 eight traces, from three matrix products, and a
-guess at the next four give what all the eigenvalues would, at less than half their cost.
+and within a bound ε no |u| exceeds about 2√ε, whatever A. For ε ≤ 0.005 eight traces, from three matrix products, and
+an extrapolation of the next four replace the eigenvalues, at less than half their cost.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from trpl.types import Mask, Matrix, PerState, Vector
 
 LARGEST_NARROW = 0.005
-"""|u| < 0.15 there: what the series leaves out is below 4e-6 of the KL at worst, and half of that of x."""
+"""|u| < 0.15 there: truncating the series costs at most 4e-6 of the KL, and half of that in x."""
 
 
 # The terms -----------------------------------------------------------------------------------------------------------
 
 
 def diag_excess(p: Vector, q: Vector) -> Vector:
-    """Return a = q²/p² − 1 of standard deviations, from their difference so that close ones keep their digits."""
+    """Compute A = q²/p² − 1 for standard deviations, from their difference to avoid cancellation."""
     change = (q - p) / p
     return change * (change + 2.0)
 
 
 def excess_of_change(e: Engine, change: Matrix) -> Matrix:
-    """Return a = VᵀV − I = EᵀE + E + Eᵀ from E = V − I."""
+    """Compute A = VᵀV − I = EᵀE + E + Eᵀ from E = V − I."""
     excess = e.gram(change)
     excess += change  # in place: the array is new, large, and in the cache
     excess += mT(change)
@@ -48,13 +48,13 @@ def excess_of_change(e: Engine, change: Matrix) -> Matrix:
 
 
 def singular_excess(e: Engine, change: Matrix) -> Vector:
-    """Return the eigenvalues of A from E = V − I: (σ − 1)(σ + 1) with the singular values σ of V."""
+    """Compute the eigenvalues of A from E = V − I: (σ − 1)(σ + 1) with the singular values σ of V."""
     singular = e.xp.linalg.svdvals(e.eye(change) + change)
     return (singular - 1.0) * (singular + 1.0)
 
 
 def twice_kl(e: Engine, u: Vector, ratio: Vector) -> PerState:
-    """Compute 2 KL from u and u/(1 + u); `log1p` keeps the digits of small u."""
+    """Compute 2 KL from u and u/(1 + u); `log1p` avoids cancellation for small u."""
     return e.xp.sum(e.xp.log1p(u) - ratio, axis=-1)
 
 
@@ -65,15 +65,15 @@ def twice_kl_of_excess(e: Engine, u: Vector) -> tuple[PerState, PerState]:
 
 
 def within(e: Engine, excess: Vector, bound: PerState) -> Mask:
-    """Where a diagonal covariance is within ε, by the function whose root is sought.
+    """Return the mask of diagonal covariances within ε, by the function whose root is sought.
 
-    A prediction so wide that 1 + a rounds to 0 gives NaN there, and is not within.
+    For a prediction so wide that 1 + a rounds to 0 the KL is NaN, which counts as outside.
     """
     return twice_kl(e, excess, excess / (1.0 + excess)) <= 2.0 * bound
 
 
 def surely_within(e: Engine, excess: Vector, bound: PerState) -> Mask:
-    """Where 2 KL ≤ Σ a²/(1 + a) ≤ 2ε: no logarithm is needed to see that a covariance is within ε."""
+    """Return the mask where 2 KL ≤ Σ a²/(1 + a) ≤ 2ε: a cheap sufficient test, without a logarithm."""
     return e.vecdot(excess, excess / (1.0 + excess)) <= 2.0 * bound
 
 
@@ -81,7 +81,7 @@ def surely_within(e: Engine, excess: Vector, bound: PerState) -> Mask:
 
 
 def corrections(two: PerState, three: PerState, four: PerState) -> tuple[PerState, PerState]:
-    """Relative shifts of the root that the second and the third term of the series cause.
+    """Compute the relative shifts of the root due to the second and the third term of the series.
 
     `two`, `three`, `four` are Σu², Σu³, Σu⁴ at the root of the first term alone.
     """
@@ -96,10 +96,10 @@ def _power_sums(e: Engine, u: Vector) -> tuple[PerState, PerState, PerState]:
 
 
 def _from_one_term(e: Engine, eigenvalues: Vector, bound: PerState) -> tuple[PerState, Vector]:
-    """x and u = xa of the series' first term alone, KL ≈ ¼ x²‖a‖².
+    """Compute x and u = xa from the series' first term alone, KL ≈ ¼ x²‖a‖².
 
-    As parts of the sum of all |a| no power overflows, not even in float32. Equal policies give NaN here; they are
-    never outside.
+    Dividing by the sum of all |a| keeps powers from overflowing, even in float32. Equal policies give NaN here; they
+    are never outside.
     """
     xp = e.xp
     unit = xp.sum(xp.abs(eigenvalues), axis=-1)
@@ -109,10 +109,10 @@ def _from_one_term(e: Engine, eigenvalues: Vector, bound: PerState) -> tuple[Per
 
 
 def _start(e: Engine, eigenvalues: Vector, bound: PerState) -> PerState:
-    """Return a first x, but no more than the smallest eigenvalue alone allows.
+    """Estimate x, at most what the smallest eigenvalue alone allows.
 
-    From two terms of the series, with an exponential that keeps their sum positive. For one eigenvalue a < 0 the root
-    is a Lambert W, here by its bound: −u/(1 + u) < 2√ε + (4/3)ε.
+    The estimate is from two terms of the series, with an exponential that keeps their sum positive. For one eigenvalue
+    a < 0 the root is a Lambert W, bounded by −u/(1 + u) < 2√ε + (4/3)ε.
     """
     xp = e.xp
     near, u = _from_one_term(e, eigenvalues, bound)
@@ -127,9 +127,9 @@ def _start(e: Engine, eigenvalues: Vector, bound: PerState) -> PerState:
 
 
 def narrow_root(e: Engine, eigenvalues: Vector, bound: PerState) -> PerState:
-    """x for bounds up to `LARGEST_NARROW`, where one long step from three terms ends at rounding, whatever the a.
+    """Find x for bounds up to `LARGEST_NARROW`, where one third-order step from three terms reaches rounding.
 
-    With r = u/(1 + u), whose derivative by log x is r(1 − r), those of 2 KL are sums of powers of r.
+    With r = u/(1 + u), whose derivative by log x is r(1 − r), the derivatives of 2 KL are sums of powers of r.
     """
     near, u = _from_one_term(e, eigenvalues, bound)
     second, third = corrections(*_power_sums(e, u))
@@ -143,12 +143,12 @@ def narrow_root(e: Engine, eigenvalues: Vector, bound: PerState) -> PerState:
 
 
 def narrow_root_outside(e: Engine, eigenvalues: Vector, bound: PerState, outside: Mask) -> PerState:
-    """`narrow_root` where `outside`, else 1."""
+    """Return `narrow_root` where `outside`, else 1."""
     return e.xp.where(outside, narrow_root(e, eigenvalues, bound), 1.0)
 
 
 def any_root(e: Engine, eigenvalues: Vector, bound: PerState, outside: Mask) -> PerState:
-    """Compute x = 1/(1 + η) with KL(x) = ε where `outside`, else 1; for every bound."""
+    """Find x = 1/(1 + η) with KL(x) = ε where `outside`, else 1; for every bound."""
     return increasing_root(
         e,
         lambda x: twice_kl_of_excess(e, x[..., None] * eigenvalues),
@@ -159,13 +159,13 @@ def any_root(e: Engine, eigenvalues: Vector, bound: PerState, outside: Mask) -> 
 
 
 def series_root(e: Engine, excess: Matrix, bound: PerState, outside: Mask) -> PerState:
-    """Compute x in (0, 1] with KL(x) = ε where `outside`, else 1, from A itself; for bounds up to `LARGEST_NARROW`."""
+    """Find x in (0, 1] with KL(x) = ε where `outside`, else 1, from A itself; for bounds up to `LARGEST_NARROW`."""
     xp = e.xp
     size = _at_least_tiny(e, e.matrix_dot(excess, excess))
     near = 2.0 * xp.sqrt(bound / size)  # the root of the first term alone
     traces = power_traces(e, near[..., None, None] * excess)
     second, third = corrections(_at_least_tiny(e, traces[0]), *traces[1:3])
-    start = 1.0 + second + third  # that of the first three
+    start = 1.0 + second + third  # relative to it, the root of the first three
     degrees = range(2, 2 + len(traces))
     terms = [(-1.0) ** k * (k - 1) / k * t * power for k, t, power in zip(degrees, traces, powers(start), strict=True)]
     value, *derivatives = [
@@ -176,9 +176,9 @@ def series_root(e: Engine, excess: Matrix, bound: PerState, outside: Mask) -> Pe
 
 
 def power_traces(e: Engine, a: Matrix) -> list[PerState]:
-    """tr(a^k), k = 2 … 12, of symmetric matrices: ⟨a^i, a^j⟩ = tr(a^(i + j)) up to the eighth.
+    """Compute tr(a^k), k = 2 … 12, of symmetric matrices: ⟨a^i, a^j⟩ = tr(a^(i + j)) up to the eighth.
 
-    The others continue these as if one |u| had made them: right where a guess is needed most, at one large eigenvalue.
+    The others extrapolate as for a single |u|, which is right where it matters most: at one large eigenvalue.
     """
     square = e.square(a)
     power = (a, square, a @ square, e.square(square))
@@ -195,5 +195,5 @@ def powers(y: PerState) -> list[PerState]:
 
 
 def _at_least_tiny(e: Engine, x: PerState) -> PerState:
-    """Return a positive denominator also for equal policies, whose root is never used."""
+    """Make a denominator positive also for equal policies, whose root is never used."""
     return e.xp.clip(x, e.xp.finfo(x.dtype).smallest_normal, None)

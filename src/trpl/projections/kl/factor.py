@@ -1,6 +1,6 @@
-"""The projected factor for a given root: W, lower triangular with WWᵀ = P⁻¹, as the old policy sees it.
+"""The projected factor for a given root: W, lower triangular with WWᵀ = P⁻¹, whitened by the old policy.
 
-Both ways are shared with the joint projection, whose Q = (1 − t)I + tΛ/s is interpolated as P is.
+Both methods also serve the joint projection, whose Q = (1 − t)I + tΛ/s has the same form as P.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from trpl.types import Mask, Matrix, PerState
 
 ACCURACY = 1e-10
-"""Relative error of the KL that is left alone, where rounding would allow less."""
+"""Relative error of the KL that is accepted even if rounding would allow less."""
 
 
 WIDE = 1e4
-"""Largest variance of a prediction, as the old policy sees it, for which V = I + (V − I) has all digits that matter."""
+"""Largest whitened variance of a prediction for which V = I + (V − I) has no relevant cancellation."""
 
 
 def widest_variance(e: Engine, kl: PerState) -> PerState:
-    """At least every variance ρ of a policy at this KL from I: ρ − 1 − log ρ ≤ 2 KL, so ρ ≤ 1 + 2 KL + 2√KL."""
+    """Bound every variance ρ of a policy at this KL from I: ρ − 1 − log ρ ≤ 2 KL, so ρ ≤ 1 + 2 KL + 2√KL."""
     return 1.0 + 2.0 * kl + 2.0 * e.xp.sqrt(kl)
 
 
 def scale_ratio(e: Engine, change: Matrix, p: Matrix, q: Matrix, wide: Mask) -> Matrix:
-    """V = L_p⁻¹L_q from V − I, and from the factors where the prediction is `wide`: there V is small beside I."""
+    """Compute V = L_p⁻¹L_q from V − I, or from the factors where the prediction is `wide` and I + (V − I) cancels."""
     wide = e.xp.broadcast_to(wide, change.shape[:-2])
     p, q = (e.xp.broadcast_to(x, change.shape) for x in (p, q))
     return e.recompute(wide, lambda p, q: (e.solve_triangular(p, q),), (change + e.eye(change),), p, q)[0]
 
 
 def cholesky_factor(e: Engine, x: PerState, reversed_excess: Matrix) -> Matrix:
-    """Compute W of P = I + xA from a Cholesky factor of P; A comes with rows and columns in reverse order."""
+    """Compute W of P = I + xA from a Cholesky factor of P; A has rows and columns in reverse order."""
     precision = x[..., None, None] * reversed_excess
     precision += e.eye(reversed_excess)  # in place: the array is new
     return reversed_lower(e, e.cholesky(precision))
@@ -50,7 +50,7 @@ def qr_factor(e: Engine, x: PerState, ratio: Matrix) -> Matrix:
 
 
 def kl_of_factor(e: Engine, factor: Matrix) -> PerState:
-    """KL of a whitened covariance WWᵀ from I, written about W = I."""
+    """Compute the KL of a whitened covariance WWᵀ from I, expanded about W = I."""
     excess = factor - e.eye(factor)
     diag = e.diagonal(excess)
     return 0.5 * e.matrix_dot(excess, excess) + e.xp.sum(diag - e.xp.log1p(diag), axis=-1)
@@ -66,7 +66,7 @@ def normal(e: Engine, factor: Matrix) -> Matrix:
 def polished(
     e: Engine, factor_at: Callable[[PerState], Matrix], x: PerState, bound: PerState, outside: Mask
 ) -> tuple[Matrix, PerState]:
-    """Compute W at x, moved by a Newton step on the KL of W itself where that misses the bound."""
+    """Compute W at x, with a Newton step on the KL of W itself where that misses the bound."""
     xp = e.xp
 
     def polish(x: PerState, factor: Matrix, residual: PerState) -> tuple[Matrix, PerState]:

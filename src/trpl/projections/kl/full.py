@@ -1,8 +1,8 @@
 """KL projection of full covariances, and its pullback.
 
-With W the projected factor as the old policy sees it (WWᵀ = P⁻¹, L̃ = L_qW) and N = WᵀW − I, all derivatives are short.
-Let S = ½(Φ + Φᵀ)(L̃ᵀḠ) be the cotangent of L̃ seen on P, and S⊥ = S − (⟨S, N⟩/‖N‖²) N its part along the bound's
-surface: x moves so as to remove the rest. Then with Y = L_p⁻¹L̃ = VW and Z = L_p⁻ᵀYS⊥
+With W the projected factor whitened by the old policy (WWᵀ = P⁻¹, L̃ = L_qW) and N = WᵀW − I, all derivatives are
+short. Let S = ½(Φ + Φᵀ)(L̃ᵀḠ) be the cotangent of L̃ pulled back to P, and S⊥ = S − (⟨S, N⟩/‖N‖²) N its part tangential
+to the bound's surface: the derivative of x removes the rest. Then with Y = L_p⁻¹L̃ = VW and Z = L_p⁻ᵀYS⊥
 
     L̄_p = 2x ZYᵀ,    L̄_q = (Ḡ − 2x Z)Wᵀ,    ε̄ = 2⟨S, N⟩/‖N‖²,    each on its lower triangle.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None, *, whole: bool) -> Solved | None:
-    """Return the factor with KL = ε to the old covariance where the predicted one is further.
+    """Return the factor with KL = ε to the old covariance where the predicted one is outside.
 
-    Leaves W, x (1 inside) and V.
+    The residuals are W, x (1 inside) and V.
     """
     xp = e.xp
     kl = kl_of_scales(e, p, q, full=True)
@@ -42,7 +42,7 @@ def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None,
     ) -> tuple[Matrix, Matrix, PerState, Matrix]:
         change = e.solve_triangular(p, q - p)
         factor, x = factor_for(e, change, bound, outside)
-        below = 1.0 - float(xp.finfo(x.dtype).eps)  # x = 1 stands for inside
+        below = 1.0 - float(xp.finfo(x.dtype).eps)  # x = 1 is reserved for inside
         return (
             chosen(e, outside[..., None, None], q @ factor, p),
             factor,
@@ -64,7 +64,7 @@ def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None,
 
 
 def residuals() -> tuple[Like, ...]:
-    """Return the shapes of W, x and V, of inputs (mean, scale, old mean, old scale, mean bound, cov bound)."""
+    """Return the shapes of W, x and V; inputs are (mean, scale, old mean, old scale, mean bound, cov bound)."""
     batch = (1, 3, 5)
     matrix = Like(batch, ((1, -2), (1, -1)))
     return matrix, Like(batch), matrix
@@ -105,7 +105,7 @@ def pullback(
 
 
 def multiplier(e: Engine, p: Matrix, q: Matrix, bound: PerState) -> PerState:
-    """Compute η = 1/x − 1, and 0 where nothing is projected."""
+    """Compute η = 1/x − 1; 0 inside."""
     p, q, bound = align((p, 2), (q, 2), (bound, 0))
     outside = kl_of_scales(e, p, q, full=True) > bound
     return 1.0 / any_root(e, singular_excess(e, e.solve_triangular(p, q - p)), bound, outside) - 1.0

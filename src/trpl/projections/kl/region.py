@@ -1,4 +1,4 @@
-"""The trust region of the KL, as a value that layers hold."""
+"""The KL's trust region, as a value."""
 
 from __future__ import annotations
 

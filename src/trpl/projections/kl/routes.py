@@ -1,7 +1,7 @@
-"""Which root and which factor serve which bounds: ways to solve as values, in a table.
+"""A table of solvers by the size of the bound.
 
-A bound given as a number selects its route before anything is traced; one given as an array selects it by its largest
-value where values can be looked at. Traced code with an unknown bound has all of them, and branches between neighbours.
+A static bound selects its route before tracing; an array selects it by its largest value if that is concrete. Traced
+code with an unknown bound contains all routes, and branches between neighbours.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from trpl.types import Mask, Matrix, PerState, Vector
 
 LARGEST_ORDINARY = 3.0
-"""Up to here the condition number of P stays below e^(2ε + 1)(2ε + 3) ≈ 1e4, whatever the policies."""
+"""Up to here the condition number of P stays below e^(2ε + 1)(2ε + 3) ≈ 1e4, for any policies."""
 
 
 def _by_series(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
-    """x from traces, W from a Cholesky factor."""
+    """Compute x from traces, W from a Cholesky factor."""
     excess = e.xp.flip(excess_of_change(e, change), axis=(-2, -1))
     x = series_root(e, excess, bound, outside)
     return polished(e, lambda x: cholesky_factor(e, x, excess), x, bound, outside)
 
 
 def _by_eigenvalues(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
-    """x from eigenvalues, or from traces if all bounds allow it; W from a Cholesky factor."""
+    """Compute x from eigenvalues, or from traces if all bounds allow it; W from a Cholesky factor."""
     excess = e.xp.flip(excess_of_change(e, change), axis=(-2, -1))
     x = e.branch(
         outside & (bound > LARGEST_NARROW),
@@ -48,14 +48,14 @@ def _by_eigenvalues(e: Engine, change: Matrix, bound: PerState, outside: Mask) -
 
 
 def _by_qr(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
-    """x from singular values of V, W from a QR decomposition."""
+    """Compute x from singular values of V, W from a QR decomposition."""
     ratio = e.eye(change) + change
-    x = e.xp.clip(any_root(e, singular_excess(e, change), bound, outside), None, 1.0)  # rounding may pass 1
+    x = e.xp.clip(any_root(e, singular_excess(e, change), bound, outside), None, 1.0)  # rounding may exceed 1
     return polished(e, lambda x: qr_factor(e, x, ratio), x, bound, outside)
 
 
 def _of_any_width(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
-    """Wide regions, in which P can be ill-conditioned, go the way that never squares a condition number."""
+    """Use QR for wide regions, in which P can be ill-conditioned: it never squares a condition number."""
     return e.branch(
         outside & (bound > LARGEST_ORDINARY),
         lambda change, bound, outside: _by_qr(e, change, bound, outside),
@@ -65,7 +65,7 @@ def _of_any_width(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> 
 
 
 class Route(NamedTuple):
-    """A way to solve, exact to rounding for bounds up to `up_to`."""
+    """A solver, exact to rounding for bounds up to `up_to`."""
 
     name: str
     up_to: float
@@ -85,12 +85,12 @@ ROUTES = (NARROW, ORDINARY, WIDE)
 
 
 def route_for(largest: float) -> Route:
-    """Return the first route that serves bounds up to `largest`; the last one for NaN."""
+    """Return the first route that covers bounds up to `largest`; the last one for NaN."""
     return next((route for route in ROUTES if largest <= route.up_to), WIDE)
 
 
 def choose(e: Engine, known: Route | None, bound: PerState) -> Route:
-    """Return the route that is known beforehand, else the one for the largest value, if that can be looked at."""
+    """Return the static route if there is one, else the one for the largest bound, if that is concrete."""
     if known is not None:
         return known
     return route_for(float(e.xp.max(bound))) if e.concrete and 0 not in bound.shape else WIDE
