@@ -1,6 +1,6 @@
-"""Kinds of policies, and what one may ask of any of them.
+"""Policy families, and functions of policies of any family.
 
-A family is one file of this folder; importing it registers it.
+A family is one file of this folder, which registers it on import.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def kl(p: Policy, q: Policy) -> PerState:
     """Compute KL(p‖q), differentiable by the framework of the arrays.
 
     Args:
-        p: The newer policy.
-        q: The older one, of the same type.
+        p: The new policy.
+        q: The old policy, of the same type.
 
     Returns:
-        One number for each state.
+        One number per state.
 
     Example:
         >>> import numpy as np
@@ -72,7 +72,7 @@ def entropy(p: Policy) -> PerState:
         p: The policy.
 
     Returns:
-        One number for each state; for Gaussians one for each covariance (a single number when the batch shares it).
+        One number per state; for Gaussians one per covariance (a single number if the batch shares it).
 
     Example:
         >>> import numpy as np
@@ -89,11 +89,11 @@ def log_prob(p: Policy, x: Array) -> PerState:
 
     Args:
         p: The policy.
-        x: An action for each state: a vector, a whole number for a `Categorical`, 0 or 1 for each component of a
-            `Bernoulli`; for a `Product` one for each part, or all side by side in the last axis.
+        x: An action per state: a vector, a whole number for a `Categorical`, 0 or 1 per component of a `Bernoulli`;
+            for a `Product` one per part, or all side by side in the last axis.
 
     Returns:
-        One number for each state.
+        One number per state.
 
     Example:
         >>> import numpy as np

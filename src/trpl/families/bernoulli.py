@@ -1,4 +1,4 @@
-"""Bernoulli policies: independent yes-or-no decisions."""
+"""Bernoulli policies: independent binary decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Bernoulli(NamedTuple):
-    """Hold a batch of products of Bernoulli distributions.
+    """A batch of products of Bernoulli distributions.
 
     Args:
         logits: `[*batch, dim]`: log p/(1 − p) of each component, finite.
@@ -39,10 +39,10 @@ class Bernoulli(NamedTuple):
         return tuple(self.logits.shape[:-1])
 
     def detached(self) -> Bernoulli:
-        """Return the same distribution as a constant for differentiation.
+        """Detach the distribution from autodiff.
 
         Returns:
-            The distribution, out of which no gradient goes.
+            The distribution as a constant.
         """
         return Bernoulli(engine_of(self.logits).constant(self.logits))
 
@@ -55,7 +55,7 @@ class BernoulliFamily(Vectors):
     entries: ClassVar = "components"
 
     def split_action(self, p: Bernoulli, x: Array) -> tuple[Array, Array]:
-        """As many numbers of the last axis as there are components, and the rest."""
+        """Split off this policy's components from the last axis of an action."""
         return x[..., : p.dim], x[..., p.dim :]
 
     def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> BernoulliPath:

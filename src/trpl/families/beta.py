@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Beta(NamedTuple):
-    """Hold a batch of products of Beta distributions on (0, 1).
+    """A batch of products of Beta distributions on (0, 1).
 
     Args:
         alpha: `[*batch, dim]`, positive.
@@ -41,10 +41,10 @@ class Beta(NamedTuple):
         return tuple(self.alpha.shape[:-1])
 
     def detached(self) -> Beta:
-        """Return the same distribution as a constant for differentiation.
+        """Detach the distribution from autodiff.
 
         Returns:
-            The distribution, out of which no gradient goes.
+            The distribution as a constant.
         """
         e = engine_of(self.alpha)
         return Beta(e.constant(self.alpha), e.constant(self.beta))
@@ -58,7 +58,7 @@ class BetaFamily(Vectors):
     entries: ClassVar = "components"
 
     def split_action(self, p: Beta, x: Array) -> tuple[Array, Array]:
-        """As many numbers of the last axis as there are components, and the rest."""
+        """Split off this policy's components from the last axis of an action."""
         return x[..., : p.dim], x[..., p.dim :]
 
     def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> BetaPath:
@@ -87,7 +87,7 @@ class BetaFamily(Vectors):
         return e.xp.sum(beta_entropy(e, Shape(*p)), axis=-1)
 
     def log_prob(self, e: Engine, p: Beta, x: Vector) -> PerState:
-        """Compute (α − 1) log x + (β − 1) log(1 − x) − log B(α, β), with the large terms of log B beside those of x.
+        """Compute (α − 1) log x + (β − 1) log(1 − x) − log B(α, β), pairing the large terms of log B with those of x.
 
         −log B = −R(α) − R(β) + R(α + β) − α log m − β log(1 − m) with the mean m.
         """

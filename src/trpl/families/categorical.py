@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Categorical(NamedTuple):
-    """Hold a batch of categorical distributions.
+    """A batch of categorical distributions.
 
     Args:
-        logits: `[*batch, num_classes]`: log-probabilities up to a constant for each state. −inf forbids a class.
+        logits: `[*batch, num_classes]`: log-probabilities up to a constant per state. −inf forbids a class.
 
     Example:
         >>> import numpy as np
@@ -45,10 +45,10 @@ class Categorical(NamedTuple):
         return tuple(self.logits.shape[:-1])
 
     def detached(self) -> Categorical:
-        """Return the same distribution as a constant for differentiation.
+        """Detach the distribution from autodiff.
 
         Returns:
-            The distribution, out of which no gradient goes.
+            The distribution as a constant.
         """
         return Categorical(engine_of(self.logits).constant(self.logits))
 
@@ -66,7 +66,7 @@ class CategoricalFamily(Vectors):
     entries: ClassVar = "classes"
 
     def split_action(self, p: Categorical, x: Array) -> tuple[Array, Array]:
-        """Return the first number of the last axis, and the rest: how a product takes a flat action apart."""
+        """Split off the class, one number, from the last axis of an action."""
         return x[..., 0], x[..., 1:]
 
     def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> CategoricalPath:
@@ -86,8 +86,8 @@ class CategoricalFamily(Vectors):
         count = int(e.xp.sum(lost))
         if count:
             raise ValueError(
-                f"predicted forbids classes that old allows in {count} states, which no bound on the KL can follow "
-                "from old; give both policies the same mask"
+                f"predicted forbids classes that old allows in {count} states, which a bound on the KL to old may "
+                "rule out; give both policies the same mask"
             )
 
     def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
@@ -96,9 +96,9 @@ class CategoricalFamily(Vectors):
             raise ConvergenceError("the projected logits are not numbers: the logits are too large for their dtype")
 
     def kl(self, e: Engine, p: Categorical, q: Categorical) -> PerState:
-        """Σ q φ(t), φ(t) = te^t − (e^t − 1) ≥ 0, t = log p/q: no sum of terms of either sign, and exact for p near q.
+        """Compute Σ q φ(t), φ(t) = te^t − (e^t − 1) ≥ 0, t = log p/q: no cancellation, and exact for p near q.
 
-        Classes without a probability count by their limits: q where p has none, ∞ where only q has none.
+        Classes of probability 0 contribute their limits: q if p is 0, ∞ if only q is 0.
         """
         xp = e.xp
         log_p, log_q = log_probabilities(e, p), log_probabilities(e, q)
@@ -115,7 +115,7 @@ class CategoricalFamily(Vectors):
         return xp.sum(terms + rest, axis=-1)
 
     def entropy(self, e: Engine, p: Categorical) -> PerState:
-        """Compute −Σ p log p; a class without a probability adds nothing."""
+        """Compute −Σ p log p; a class of probability 0 contributes nothing."""
         logs = log_probabilities(e, p)
         has = logs > -math.inf
         safe = e.xp.where(has, logs, 0.0)
@@ -125,7 +125,7 @@ class CategoricalFamily(Vectors):
         """Return the log-probability of class x, an array of whole numbers of the batch shape."""
         batch = tuple(x.shape)
         logits = e.xp.broadcast_to(p.logits, (*batch, p.dim)) if batch != p.batch_shape else p.logits
-        index = e.xp.astype(x, int) if x.dtype != e.xp.int64 else x  # the whole numbers each framework indexes by
+        index = e.xp.astype(x, int) if x.dtype != e.xp.int64 else x  # the framework's index dtype
         chosen = e.xp.take_along_axis(logits, index[..., None], axis=-1)[..., 0]
         return chosen - log_sum_exp(e, p.logits)
 

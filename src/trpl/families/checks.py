@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def dtype_name(x: Array) -> str:
-    """float32, float64, …, whatever the framework."""
+    """Return the dtype's name, float32 for example, in any framework."""
     return str(x.dtype).removeprefix("torch.")
 
 
 def check_arrays(name: str, fields: list[tuple[str, Any]]) -> None:
-    """Refuse what is no array of floats, and arrays of different frameworks or dtypes in one policy.
+    """Refuse anything but arrays of floats of one framework and dtype.
 
     Args:
-        name: What the caller calls the policy.
+        name: The caller's name for the policy.
         fields: The name and the value of each of its arrays.
     """
     label, first = fields[0]
@@ -41,7 +41,7 @@ def check_arrays(name: str, fields: list[tuple[str, Any]]) -> None:
 
 
 def check_finite(e: Engine, name: str, fields: list[tuple[str, Array]]) -> None:
-    """Refuse entries that are NaN or infinite, and say how many."""
+    """Refuse NaN and infinite entries, and say how many there are."""
     for field, x in fields:
         count = int(e.xp.sum(~e.xp.isfinite(x)))
         if count:

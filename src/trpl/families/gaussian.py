@@ -74,10 +74,11 @@ class GaussianFamily:
             raise ValueError(f"old policy has {q.dim} action dimensions, {name} has {p.dim}")
 
     def admit(self, e: Engine, predicted: Gaussian, old: Gaussian) -> None:
-        """Finite parameters, positive standard deviations, lower triangular factors with a positive diagonal.
+        """Check for finite parameters, positive standard deviations, and lower triangular factors with a positive
+        diagonal.
 
-        One sum of squares says whether everything is finite, one minimum whether all scales are positive; only where
-        they do not, each array is looked at.
+        One sum of squares shows whether everything is finite, one minimum whether all scales are positive; only if they
+        fail, each array is checked by itself.
         """
         (mean, scale), (old_mean, old_scale) = predicted, old
         if not self.full and 0 not in mean.shape:

@@ -1,4 +1,4 @@
-"""The joint KL projection of families that interpolate natural parameters: the same five methods for each of them."""
+"""The joint KL projection of families that interpolate natural parameters: five methods that they share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Interpolated:
-    """What a family with a path between its policies need not say itself; nothing here is to be overridden."""
+    """The methods of a family with a path between its policies; not meant to be overridden."""
 
     if TYPE_CHECKING:
 
@@ -27,7 +27,7 @@ class Interpolated:
         def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> Path: ...
 
     def residuals(self, held: Held) -> tuple[Like, ...]:
-        """s and, with an entropy, τ and what binds."""
+        """Return the shapes of s and, with an entropy, of τ and the active constraints."""
         return projection.residuals(len(self.cores), held)
 
     def _inputs(self, p: Policy, q: Policy, bound: PerState, entropy: PerState | None) -> tuple[Array, ...]:
@@ -55,7 +55,7 @@ class Interpolated:
     def multipliers(
         self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held
     ) -> tuple[PerState, PerState]:
-        """Compute η of the KL and ω of the entropy; 0 where a constraint does not bind."""
+        """Compute η of the KL and ω of the entropy; 0 where a constraint is inactive."""
         return projection.multipliers(e, self.between, self.cores, self._inputs(p, q, bound, entropy), held)
 
     def entropy_range(self, e: Engine, q: Policy, bound: PerState) -> tuple[PerState, PerState]:
@@ -64,19 +64,19 @@ class Interpolated:
 
 
 class Vectors(Interpolated):
-    """A family whose arrays are vectors of one length; it names its value type and what the last axis has."""
+    """A family whose arrays are vectors of one length; it defines its value type and the meaning of the last axis."""
 
     policy: ClassVar[Any]
     entries: ClassVar[str]
 
     @property
     def words(self) -> str:
-        """What the value type is called in messages."""
+        """The name of the value type in messages."""
         return self.policy.__name__
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """One axis of each array is no batch."""
+        """The number of trailing non-batch axes of each array: 1."""
         return (1,) * len(self.policy._fields)
 
     def arrays(self, p: Policy) -> tuple[Array, ...]:

@@ -1,4 +1,4 @@
-"""Products: independent parts of any family, under one bound for the whole or one for each part."""
+"""Products: independent parts of any family, with one bound for the whole or one per part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trpl.families.interpolated import Interpolated
 from trpl.families.protocol import Family, Policy, family_of, is_policy, register
 from trpl.implicit.problems import broadcast_shapes
 from trpl.natural.gaussian import DiagPath, FullPath
-from trpl.natural.path import Path, Together
+from trpl.natural.path import Path, ProductPath
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Product(NamedTuple):
-    """Join independent parts, each a policy value: categoricals of any sizes, a Gaussian beside a categorical, ….
+    """Independent parts, each a policy value: categoricals of any sizes, a Gaussian beside a categorical, ….
 
     Args:
         parts: The policies, all of the same batch of states.
@@ -34,14 +34,14 @@ class Product(NamedTuple):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the batch of states."""
+        """The shape of the batch of states."""
         return broadcast_shapes(*(family_of(p).batch_shape(p) for p in self.parts))
 
     def detached(self) -> Product:
-        """Return the same distribution as a constant for differentiation.
+        """Detach the distribution from autodiff.
 
         Returns:
-            The distribution, out of which no gradient goes.
+            The distribution as a constant.
         """
         return Product(tuple(p.detached() for p in self.parts))
 
@@ -51,7 +51,7 @@ PARTS = (GaussianFamily, CategoricalFamily, BernoulliFamily, BetaFamily)
 
 @dataclass(frozen=True)
 class ProductFamily(Interpolated):
-    """Products of these families; KL and entropy add up, and one place on the path serves all parts."""
+    """Products of these families; KL and entropy add up, and all parts share one position on the path."""
 
     families: tuple[Family, ...]
 
@@ -87,7 +87,7 @@ class ProductFamily(Interpolated):
                 paths.append((FullPath if family.full else DiagPath).between(e, p, q))
             else:
                 paths.append(family.between(e, p, q))  # pyright: ignore[reportAttributeAccessIssue]
-        return Together(paths, [len(family.cores) for family in self.families])
+        return ProductPath(paths, [len(family.cores) for family in self.families])
 
     def check_one(self, name: str, p: Product) -> None:
         if not isinstance(p.parts, tuple) or not p.parts:
@@ -132,22 +132,22 @@ class ProductFamily(Interpolated):
         return sum(family.kl(e, own, other) for family, own, other in both)  # pyright: ignore[reportReturnType]
 
     def entropy(self, e: Engine, p: Product) -> PerState:
-        """Return the sum of the parts' entropies, those of densities and of probabilities alike."""
+        """Compute the sum of the parts' entropies, differential and discrete alike."""
         own = zip(self.families, p.parts, strict=True)
         return sum(family.entropy(e, part) for family, part in own)  # pyright: ignore[reportReturnType]
 
     def log_prob(self, e: Engine, p: Product, x: Array | Sequence[Array]) -> PerState:
-        """Return the sum over parts; x is one action for each part, or all of them side by side in its last axis."""
+        """Compute the sum over parts; x is one action per part, or all of them side by side in its last axis."""
         return sum(  # pyright: ignore[reportReturnType]
             family.log_prob(e, part, own)
             for family, part, own in zip(self.families, p.parts, self.actions(p, x), strict=True)
         )
 
     def actions(self, p: Product, x: Array | Sequence[Array]) -> tuple[Array, ...]:
-        """Return an action for each part.
+        """Return an action per part.
 
         Raises:
-            ValueError: If there are not as many numbers, or as many actions, as the parts need.
+            ValueError: If the number of actions, or of their entries, does not match the parts.
         """
         if isinstance(x, tuple | list):
             if len(x) != len(p.parts):

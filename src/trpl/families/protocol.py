@@ -1,7 +1,7 @@
-"""What a kind of policy must know to have a trust region: the protocol of a family, and the register of all.
+"""The protocol of a policy family, and the registry of all families.
 
-A family is one file: its value type, its KL, entropy and log-density, what is checked at the door, and its joint KL
-projection with the derivative by hand. `register` makes it known to layers, audits, penalties and public functions.
+A family is one file: its value type, its KL, entropy and log-density, its argument checks, and its joint KL projection
+with a hand-written derivative. `register` makes it known to layers, audits, penalties and public functions.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 Policy: TypeAlias = Any
 """A policy of a registered type: an immutable `NamedTuple` of arrays whose leading axes are a batch."""
 Held: TypeAlias = Literal["free", "minimum", "equal"]
-"""What a joint projection asks of the entropy: nothing, H ≥ β, or H = β."""
+"""A joint projection's constraint on the entropy: none, H ≥ β, or H = β."""
 
 
 class Family(Protocol):
-    """A kind of policy; a frozen value, equal to others with the same settings."""
+    """A family of policies; a frozen value, equal to others with the same settings."""
 
     @property
     def words(self) -> str:
-        """What the value type is called in messages."""
+        """The name of the value type in messages."""
         ...
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """For each array of the policy how many of its last axes are not a batch."""
+        """The number of trailing non-batch axes of each array."""
         ...
 
     def arrays(self, p: Policy) -> tuple[Array, ...]:
@@ -45,22 +45,22 @@ class Family(Protocol):
         """Return the shape of the batch of states."""
         ...
 
-    # At the door -----------------------------------------------------------------------------------------------------
+    # Validation ------------------------------------------------------------------------------------------------------
 
     def check_one(self, name: str, p: Policy) -> None:
-        """Raise `ValueError` if the arrays of the policy called `name` do not fit together (shapes, dtypes)."""
+        """Raise `ValueError` if the arrays of the policy called `name` are inconsistent (shapes, dtypes)."""
         ...
 
     def check_pair(self, name: str, p: Policy, q: Policy) -> None:
-        """Raise `ValueError` if the sizes of the policy called `name` and of the old one differ, but for the batch."""
+        """Raise `ValueError` if the policy called `name` and the old one differ in size, except for the batch."""
         ...
 
     def admit(self, e: Engine, predicted: Policy, old: Policy) -> None:
-        """Raise `ValueError` for values that make no policy; fast where all is well."""
+        """Raise `ValueError` for values that are not policies; fast if there are none."""
         ...
 
     def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
-        """Raise `ConvergenceError` if a result is not a policy; None stands for an array that was not changed."""
+        """Raise `ConvergenceError` if a result is not a policy; None stands for an unchanged array."""
         ...
 
     # Differentiable by the framework ---------------------------------------------------------------------------------
@@ -80,13 +80,13 @@ class Family(Protocol):
     # The joint KL projection -----------------------------------------------------------------------------------------
 
     def residuals(self, held: Held) -> tuple[Like, ...]:
-        """The shapes of what `solve` leaves for `pullback`; inputs are `(*predicted, *old, bound[, entropy])`."""
+        """Return the shapes of `solve`'s residuals; inputs are `(*predicted, *old, bound[, entropy])`."""
         ...
 
     def solve(
         self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held, *, whole: bool
     ) -> Solved | None:
-        """Compute argmin KL(π̃‖p) subject to KL(π̃‖q) ≤ ε and the entropy; see `trpl.implicit.Problem.solve`."""
+        """Solve argmin KL(π̃‖p) subject to KL(π̃‖q) ≤ ε and the entropy; see `trpl.implicit.Problem.solve`."""
         ...
 
     def pullback(
@@ -105,11 +105,11 @@ class Family(Protocol):
     def multipliers(
         self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held
     ) -> tuple[PerState, PerState]:
-        """Return the Lagrangian multipliers of the KL and of the entropy; 0 where a constraint does not bind."""
+        """Compute the Lagrange multipliers of the KL and of the entropy; 0 where a constraint is inactive."""
         ...
 
     def entropy_range(self, e: Engine, q: Policy, bound: PerState) -> tuple[PerState, PerState] | None:
-        """Return the least and the greatest entropy of any policy within the bound of q; None if that is not known."""
+        """Return the least and the greatest entropy of any policy within the bound of q; None if unknown."""
         ...
 
 
@@ -117,11 +117,11 @@ _FAMILIES: dict[type, Callable[[Policy], Family]] = {}
 
 
 def register(policy: type, family: Callable[[Policy], Family]) -> None:
-    """Make a value type known.
+    """Register a value type.
 
     Args:
         policy: The type of the policy values.
-        family: `family(p)` gives the family of a policy of this type.
+        family: `family(p)` returns the family of a policy of this type.
     """
     _FAMILIES[policy] = family
 
@@ -136,13 +136,13 @@ def family_of(p: Policy) -> Family:
         Its family.
 
     Raises:
-        TypeError: If the type is of no registered family.
+        TypeError: If the type is not registered.
     """
     try:
         return _FAMILIES[type(p)](p)
     except KeyError:
         known = ", ".join(sorted(t.__name__ for t in _FAMILIES))
-        raise TypeError(f"{type(p).__name__} is no policy; known are {known}") from None
+        raise TypeError(f"{type(p).__name__} is not a policy; known are {known}") from None
 
 
 def is_policy(p: object) -> bool:
@@ -152,7 +152,7 @@ def is_policy(p: object) -> bool:
         p: Any value.
 
     Returns:
-        Whether `family_of` knows it.
+        Whether the type is registered.
     """
     return type(p) in _FAMILIES
 
@@ -161,6 +161,6 @@ def known_policies() -> tuple[str, ...]:
     """List the names of all registered types.
 
     Returns:
-        The names, in the order of their registration.
+        The names, in order of registration.
     """
     return tuple(t.__name__ for t in _FAMILIES)

@@ -1,7 +1,7 @@
-"""Sparse categorical policies: a few kept ids of a vocabulary, and everything else as one more class.
+"""Sparse categorical policies: a few kept ids of a vocabulary, and everything else lumped into one class.
 
-The joint projection is the categorical one over K + 1 classes. The policy that has the projected masses on the kept
-ids, and shares out the rest as the old policy does, has the same KL to it over the whole vocabulary.
+The joint projection is the categorical one over K + 1 classes. The policy with the projected masses on the kept ids
+that distributes the rest as the old policy does has the same KL to it over the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SparseCategorical(NamedTuple):
     """A batch of categorical distributions over a vocabulary, lumped to K kept ids and the rest.
 
     Args:
-        ids: The kept ids `[*batch, K]`, distinct whole numbers; a place that is not used has id −1.
+        ids: The kept ids `[*batch, K]`, distinct whole numbers; −1 marks an unused place.
         log_probs: `[*batch, K + 1]`: the log-probabilities of the kept ids, then of the rest; −inf in unused places.
     """
 
@@ -50,17 +50,17 @@ class SparseCategorical(NamedTuple):
         return Categorical(self.log_probs)
 
     def detached(self) -> SparseCategorical:
-        """Return the same distribution as a constant for differentiation.
+        """Detach the distribution from autodiff.
 
         Returns:
-            The distribution, out of which no gradient goes.
+            The distribution as a constant.
         """
         return SparseCategorical(self.ids, engine_of(self.log_probs).constant(self.log_probs))
 
 
 @dataclass(frozen=True)
 class SparseFamily:
-    """The categorical family over kept ids and rest; what it computes with has lost its ids, which never change."""
+    """The categorical family over kept ids and rest; the ids never change and are dropped while computing."""
 
     @property
     def words(self) -> str:
@@ -84,7 +84,7 @@ class SparseFamily:
         shape, ids = tuple(p.log_probs.shape), tuple(p.ids.shape)
         if len(shape) < 1 or ids != (*shape[:-1], shape[-1] - 1):
             raise ValueError(
-                f"{name}.log_probs has shape {shape} and {name}.ids {ids}; wanted [*batch, K + 1] and [*batch, K]"
+                f"{name}.log_probs has shape {shape} and {name}.ids {ids}; expected [*batch, K + 1] and [*batch, K]"
             )
 
     def check_pair(self, name: str, p: SparseCategorical, q: SparseCategorical) -> None:
@@ -103,11 +103,11 @@ class SparseFamily:
         CATEGORICAL.accept(e, projected)
 
     def kl(self, e: Engine, p: SparseCategorical, q: SparseCategorical) -> PerState:
-        """Of kept ids and rest: at most the KL over the vocabulary."""
+        """Compute the KL over kept ids and rest, a lower bound on the KL over the vocabulary."""
         return CATEGORICAL.kl(e, p.lumped, q.lumped)
 
     def entropy(self, e: Engine, p: SparseCategorical) -> PerState:
-        """Of kept ids and rest: at most the entropy over the vocabulary."""
+        """Compute the entropy over kept ids and rest, a lower bound on the entropy over the vocabulary."""
         return CATEGORICAL.entropy(e, p.lumped)
 
     def log_prob(self, e: Engine, p: SparseCategorical, x: Array) -> PerState:
@@ -134,7 +134,7 @@ class SparseFamily:
         *,
         whole: bool,
     ) -> Solved | None:
-        """Return the categorical solution, normalised where it moved: log-probabilities in, log-probabilities out."""
+        """Solve the categorical problem and normalise states that moved, so that outputs are log-probabilities."""
         found = CATEGORICAL.solve(e, p.lumped, q.lumped, bound, entropy, held, whole=whole)
         if found is None:
             return None
@@ -153,7 +153,7 @@ class SparseFamily:
         needed: Sequence[bool],
         held: Held,
     ) -> Sequence[Array | None]:
-        """Back through the normalisation, g ↦ g − p Σg, then as for any categorical."""
+        """Pull back through the normalisation, g ↦ g − p Σg, then as for any categorical."""
         (given,) = cotangents
         if given is not None:
             total = e.xp.sum(given, axis=-1)[..., None]
@@ -176,7 +176,7 @@ class SparseFamily:
 
 
 def _moved(residuals: Sequence[Array]) -> Mask:
-    """Which states left the prediction: s, or τ where the entropy is held, is not 1."""
+    """Return the mask of states that differ from the prediction: s or, with an entropy, τ is not 1."""
     moved = residuals[0] != 1.0
     return moved if len(residuals) == 1 else moved | (residuals[1] != 1.0)
 

@@ -1,4 +1,4 @@
-"""Gaussian values, and what one asks of them: entropy, log-density, distances by parts.
+"""Gaussian values, and functions of them: entropy, log-density, distances by parts.
 
 These functions take arrays of NumPy, PyTorch or JAX and are differentiable by their framework. `density` and
 `distances` have the formulas, on the arrays of an engine.
@@ -40,7 +40,7 @@ def half_log_det(p: Gaussian) -> PerState:
         p: The Gaussians.
 
     Returns:
-        One number for each covariance.
+        One number per covariance.
     """
     return density.half_log_det(engine_of(*p), p)
 
@@ -52,20 +52,20 @@ def entropy(p: Gaussian) -> PerState:
         p: The Gaussians.
 
     Returns:
-        One number for each covariance (a single number when the batch shares it).
+        One number per covariance (a single number if the batch shares it).
     """
     return density.entropy(engine_of(*p), p)
 
 
 def whiten(q: Gaussian, v: Vector) -> Vector:
-    """Compute L⁻¹v with Σ_q = LLᵀ: the vector as q sees it.
+    """Whiten a vector: L⁻¹v with Σ_q = LLᵀ.
 
     Args:
         q: The Gaussians.
-        v: A vector for each state.
+        v: A vector per state.
 
     Returns:
-        A vector for each state.
+        A vector per state.
     """
     return density.whiten(engine_of(*q, v), q, v)
 
@@ -75,10 +75,10 @@ def log_prob(p: Gaussian, x: Vector) -> PerState:
 
     Args:
         p: The Gaussians.
-        x: A vector for each state.
+        x: A vector per state.
 
     Returns:
-        One number for each state.
+        One number per state.
     """
     return density.log_prob(engine_of(*p, x), p, x)
 
@@ -91,7 +91,7 @@ def mahalanobis(p: Gaussian, q: Gaussian) -> PerState:
         q: The Gaussians with the second mean and the covariance.
 
     Returns:
-        One number for each state.
+        One number per state.
     """
     return distances.mahalanobis(engine_of(*p, *q), p, q)
 
@@ -100,8 +100,8 @@ def kl_parts(p: Gaussian, q: Gaussian) -> Parts:
     """Compute KL(p‖q) by parts (paper, section 3): their sum is the KL.
 
     Args:
-        p: The newer policy.
-        q: The older one.
+        p: The new policy.
+        q: The old policy.
 
     Returns:
         mean = ½ (μ_p − μ_q)ᵀ Σ_q⁻¹ (μ_p − μ_q) and cov = ½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|).
@@ -121,10 +121,10 @@ def kl_cov(p: Gaussian, q: Gaussian) -> PerState:
 
     Args:
         p: The first Gaussians.
-        q: The second ones, of the same kind.
+        q: The second Gaussians, of the same kind.
 
     Returns:
-        One number for each state.
+        One number per state.
     """
     return distances.kl_cov(engine_of(*p, *q), p, q)
 
@@ -133,10 +133,10 @@ def wasserstein_parts(p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Fo
     """Compute the squared Wasserstein-2 distance by parts (paper, section 3).
 
     Args:
-        p: The newer policy.
-        q: The older one.
-        scaled: Whether both parts are measured in units of Σ_q, as the projections do.
-        form: "commuting", the paper's, as if the covariances commuted; or "exact". For diagonal ones the two are one.
+        p: The new policy.
+        q: The old policy.
+        scaled: Whether both parts are in units of Σ_q, as in the projections.
+        form: "commuting", as in the paper, exact if the covariances commute; or "exact". Diagonal ones commute.
 
     Returns:
         The mean part, Mahalanobis or |μ_p − μ_q|², and the covariance part.
@@ -154,9 +154,9 @@ def frobenius_parts(p: Gaussian, q: Gaussian, *, whitened: bool = False) -> Part
     """Compute the Frobenius distance by parts (paper, section 3).
 
     Args:
-        p: The newer policy.
-        q: The older one.
-        whitened: Whether the difference of covariances is measured as q sees it.
+        p: The new policy.
+        q: The old policy.
+        whitened: Whether the difference of covariances is whitened by q.
 
     Returns:
         The Mahalanobis distance of the means, and ‖Σ_p − Σ_q‖²_F or ‖L_q⁻¹(Σ_p − Σ_q)L_q⁻ᵀ‖²_F.

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def half_log_det(e: Engine, p: Gaussian) -> PerState:
-    """Compute ½ log|Σ|, one for each covariance."""
+    """Compute ½ log|Σ|, one per covariance."""
     diag = p.std if isinstance(p, DiagGaussian) else e.diagonal(p.chol)
     return e.xp.sum(e.xp.log(diag), axis=-1)
 
 
 def entropy(e: Engine, p: Gaussian) -> PerState:
-    """Compute H(p) = ½ log|2πe Σ|, one for each covariance (a single number when the batch shares it)."""
+    """Compute H(p) = ½ log|2πe Σ|, one per covariance (a single number if the batch shares it)."""
     return half_log_det(e, p) + 0.5 * p.dim * math.log(2.0 * math.pi * math.e)
 
 
 def whiten(e: Engine, q: Gaussian, v: Vector) -> Vector:
-    """L⁻¹v with Σ_q = LLᵀ: the vector as q sees it."""
+    """Whiten a vector: L⁻¹v with Σ_q = LLᵀ."""
     return v / q.std if isinstance(q, DiagGaussian) else solve_vector(e, q.chol, v)
 
 

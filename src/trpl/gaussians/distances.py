@@ -1,7 +1,7 @@
 """The three distances between Gaussians, by parts (paper, section 3), on the arrays of an engine.
 
-`p` is the newer policy, `q` the older. Every covariance part is a sum of squares, or written about p = q, so that small
-distances keep their digits.
+`p` is the new policy, `q` the old. Every covariance part is a sum of squares, or expanded about p = q, so that small
+distances do not cancel.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def kl_parts(e: Engine, p: Gaussian, q: Gaussian) -> Parts:
 
 
 def lower_only(e: Engine, p: Gaussian) -> Gaussian:
-    """Return the same Gaussian, with no gradient to what stands above the diagonal of its factor."""
+    """Return the same Gaussian, without a gradient to entries above the diagonal of its factor."""
     return p if isinstance(p, DiagGaussian) else p.with_scale(p.chol * e.lower(p.chol))
 
 
 def kl_cov(e: Engine, p: Gaussian, q: Gaussian) -> PerState:
-    """Compute ½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|), of the covariances of p and q."""
+    """Compute ½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|)."""
     return kl_of_scales(e, p.scale, q.scale, full=isinstance(p, FullGaussian))
 
 
 def kl_of_scales(e: Engine, p: Scale, q: Scale, *, full: bool) -> PerState:
-    """`kl_cov`, written with L_q⁻¹L_p = I + E as ½‖E‖² + Σ (e_ii − log(1 + e_ii))."""
+    """Compute `kl_cov`, with L_q⁻¹L_p = I + E as ½‖E‖² + Σ (e_ii − log(1 + e_ii))."""
     xp = e.xp
     if not full:
         excess = (p - q) / q
@@ -55,14 +55,14 @@ def kl_of_scales(e: Engine, p: Scale, q: Scale, *, full: bool) -> PerState:
 
 
 def kl_of_excess(e: Engine, excess: Matrix, p: Matrix, q: Matrix) -> PerState:
-    """`kl_of_scales` from E = L_q⁻¹L_p − I."""
+    """Compute `kl_of_scales` from E = L_q⁻¹L_p − I."""
     xp = e.xp
     logs = e.log_ratio(e.diagonal(p), e.diagonal(q))
     return 0.5 * e.matrix_dot(excess, excess) + xp.sum(e.diagonal(excess) - logs, axis=-1)
 
 
 def wasserstein_parts(e: Engine, p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form = "commuting") -> Parts:
-    """The squared Wasserstein-2 distance by parts (paper, section 3); for the covariance part see `wasserstein_cov`.
+    """Compute the squared Wasserstein-2 distance by parts (paper, section 3); see `wasserstein_cov`.
 
     Scaled by Σ_q, as the projections use it, the mean part is the Mahalanobis distance; plain, it is |μ_p − μ_q|².
     """
@@ -72,7 +72,7 @@ def wasserstein_parts(e: Engine, p: Gaussian, q: Gaussian, *, scaled: bool = Tru
 
 
 def wasserstein_cov(e: Engine, p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form = "commuting") -> PerState:
-    """Covariance part of the squared Wasserstein-2 distance.
+    """Compute the covariance part of the squared Wasserstein-2 distance.
 
     commuting, plain:   ‖Σ_p^½ − Σ_q^½‖²_F
     commuting, scaled:  ‖I − Σ_q^−½ Σ_p^½‖²_F = tr(I + Σ_q⁻¹Σ_p − 2 Σ_q^−½Σ_p^½)
@@ -105,12 +105,12 @@ def check_form(form: str) -> None:
 
 
 def frobenius_parts(e: Engine, p: Gaussian, q: Gaussian, *, whitened: bool = False) -> Parts:
-    """Return the Frobenius distance by parts (paper, section 3); the mean part is the Mahalanobis distance."""
+    """Compute the Frobenius distance by parts (paper, section 3); the mean part is the Mahalanobis distance."""
     return Parts(mean=mahalanobis(e, p, q), cov=frobenius_cov(e, p, q, whitened=whitened))
 
 
 def frobenius_cov(e: Engine, p: Gaussian, q: Gaussian, *, whitened: bool = False) -> PerState:
-    """‖Σ_p − Σ_q‖²_F, or ‖L_q⁻¹(Σ_p − Σ_q)L_q⁻ᵀ‖²_F: as seen from q, which does not change with the actions' units."""
+    """Compute ‖Σ_p − Σ_q‖²_F, or ‖L_q⁻¹(Σ_p − Σ_q)L_q⁻ᵀ‖²_F, which is independent of the actions' units."""
     p, q = lower_only(e, p), lower_only(e, q)
     full = isinstance(p, FullGaussian)
     difference = cov_difference(e, p.scale, q.scale, full=full, whitened=whitened)
@@ -118,7 +118,7 @@ def frobenius_cov(e: Engine, p: Gaussian, q: Gaussian, *, whitened: bool = False
 
 
 def cov_difference(e: Engine, p: Scale, q: Scale, *, full: bool, whitened: bool) -> Scale:
-    """Compute Σ_p − Σ_q, or the same as q sees it; from the difference D of the factors: DL_pᵀ + L_qDᵀ."""
+    """Compute Σ_p − Σ_q, or the same whitened by q; from the difference D of the factors: DL_pᵀ + L_qDᵀ."""
     if not full:
         difference = (p - q) * (p + q)
         return difference / (q * q) if whitened else difference

@@ -1,4 +1,4 @@
-"""Gaussians as immutable values that say their structure in their type."""
+"""Gaussians as immutable values whose type gives their structure."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class DiagGaussian(NamedTuple):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape in front of the action dimension."""
+        """The shape in front of the action dimension."""
         return tuple(self.mean.shape[:-1])
 
     @property
     def scale(self) -> Vector:
-        """What stands for the covariance: the standard deviations."""
+        """The standard deviations, which represent the covariance."""
         return self.std
 
     @property
     def shares_covariance(self) -> bool:
-        """Whether one covariance serves the whole batch."""
+        """Whether the batch shares one covariance."""
         return self.std.ndim < self.mean.ndim
 
     def with_scale(self, std: Vector) -> DiagGaussian:
@@ -58,10 +58,10 @@ class DiagGaussian(NamedTuple):
         return DiagGaussian(self.mean, std)
 
     def detached(self) -> DiagGaussian:
-        """Return the same Gaussian as a constant for differentiation.
+        """Detach the Gaussian from autodiff.
 
         Returns:
-            The Gaussian, out of which no gradient goes.
+            The Gaussian as a constant.
         """
         e = engine_of(*self)
         return DiagGaussian(e.constant(self.mean), e.constant(self.std))
@@ -91,17 +91,17 @@ class FullGaussian(NamedTuple):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape in front of the action dimension."""
+        """The shape in front of the action dimension."""
         return tuple(self.mean.shape[:-1])
 
     @property
     def scale(self) -> Matrix:
-        """What stands for the covariance: the Cholesky factor."""
+        """The Cholesky factor, which represents the covariance."""
         return self.chol
 
     @property
     def shares_covariance(self) -> bool:
-        """Whether one covariance serves the whole batch."""
+        """Whether the batch shares one covariance."""
         return self.chol.ndim <= self.mean.ndim
 
     def with_scale(self, chol: Matrix) -> FullGaussian:
@@ -116,10 +116,10 @@ class FullGaussian(NamedTuple):
         return FullGaussian(self.mean, chol)
 
     def detached(self) -> FullGaussian:
-        """Return the same Gaussian as a constant for differentiation.
+        """Detach the Gaussian from autodiff.
 
         Returns:
-            The Gaussian, out of which no gradient goes.
+            The Gaussian as a constant.
         """
         e = engine_of(*self)
         return FullGaussian(e.constant(self.mean), e.constant(self.chol))
@@ -129,10 +129,10 @@ Gaussian = DiagGaussian | FullGaussian
 
 
 class Parts(NamedTuple):
-    """Hold a distance between two Gaussians by parts.
+    """A distance between two Gaussians by parts.
 
     Args:
-        mean: The part of the means, one number for each state.
+        mean: The part of the means, one number per state.
         cov: The part of the covariances.
     """
 

@@ -2,8 +2,7 @@
 
 A layer is a frozen dataclass. Its bounds are leaves (traced, differentiated, mapped over); the rest is static. Layers
 are equal, and have the same hash, if their types, settings and the values of their bounds are; a traced bound is equal
-to itself alone. `check=False` leaves out the look at values at the door; inside `jit` there is none anyway, because
-there are no values yet.
+only to itself. `check=False` skips checks of values; `jit` skips them anyway, because values are not concrete.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from trpl.projections.wasserstein import Wasserstein
 __all__ = ["FrobeniusProjection", "JointKLProjection", "KLProjection", "WassersteinProjection"]
 
 Bound = float | jax.Array | np.ndarray | tuple[float | jax.Array | np.ndarray, ...]
-"""A number, or an array with one for each state; a tuple has one for each part of a product."""
+"""A number, or an array with one per state; a tuple has one per part of a product."""
 
 
 def _static(default: Any) -> Any:
@@ -33,7 +32,7 @@ def _static(default: Any) -> Any:
 
 
 class _ByContent:
-    """Equality and hash of a dataclass with arrays among its fields."""
+    """Equality and hash by content, for a dataclass with arrays among its fields."""
 
     def _content(self) -> tuple[Any, ...]:
         found = []
@@ -63,8 +62,8 @@ class KLProjection(_ByContent, SeparateLayer):
     Args:
         mean_bound: Largest ½ Mahalanobis² between the projected and the old mean.
         cov_bound: Largest covariance part of KL(projected‖old).
-        entropy_first: Whether an entropy target is met before the projection, so that the bounds have the last word.
-        check: Whether values are looked at, on the way in and on the way out.
+        entropy_first: Whether to meet an entropy target before the projection, so that the bounds take precedence.
+        check: Whether to check values of inputs and results.
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite.
@@ -85,7 +84,7 @@ class KLProjection(_ByContent, SeparateLayer):
     __call__ = SeparateLayer.forward
 
     def trust_region(self) -> Region:
-        """Return what is measured, and how it is held. See `SeparateLayer`."""
+        """Return the region. See `SeparateLayer`."""
         return KL()
 
 
@@ -97,9 +96,9 @@ class WassersteinProjection(_ByContent, SeparateLayer):
     Args:
         mean_bound: Largest squared Mahalanobis distance between the projected and the old mean.
         cov_bound: Largest covariance part of the squared distance.
-        form: "commuting", the paper's, as if the covariances commuted, or "exact"; for diagonal ones the two are one.
-        entropy_first: Whether an entropy target is met before the projection, so that the bounds have the last word.
-        check: Whether values are looked at, on the way in and on the way out.
+        form: "commuting", as in the paper, exact if the covariances commute; or "exact". Diagonal ones commute.
+        entropy_first: Whether to meet an entropy target before the projection, so that the bounds take precedence.
+        check: Whether to check values of inputs and results.
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite, or the form does not exist.
@@ -117,7 +116,7 @@ class WassersteinProjection(_ByContent, SeparateLayer):
         super().__post_init__()
 
     def trust_region(self) -> Region:
-        """Return what is measured, and how it is held. See `SeparateLayer`."""
+        """Return the region. See `SeparateLayer`."""
         return Wasserstein(self.form)
 
 
@@ -129,9 +128,9 @@ class FrobeniusProjection(_ByContent, SeparateLayer):
     Args:
         mean_bound: Largest squared Mahalanobis distance between the projected and the old mean.
         cov_bound: Largest squared norm of the change of covariance.
-        whitened: Whether that change is measured as the old policy sees it, whatever the units of the actions.
-        entropy_first: Whether an entropy target is met before the projection, so that the bounds have the last word.
-        check: Whether values are looked at, on the way in and on the way out.
+        whitened: Whether to whiten the change by the old covariance, which makes it independent of the actions' units.
+        entropy_first: Whether to meet an entropy target before the projection, so that the bounds take precedence.
+        check: Whether to check values of inputs and results.
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite.
@@ -145,7 +144,7 @@ class FrobeniusProjection(_ByContent, SeparateLayer):
     __call__ = SeparateLayer.forward
 
     def trust_region(self) -> Region:
-        """Return what is measured, and how it is held. See `SeparateLayer`."""
+        """Return the region. See `SeparateLayer`."""
         return Frobenius(self.whitened)
 
 
@@ -154,13 +153,13 @@ class FrobeniusProjection(_ByContent, SeparateLayer):
 class JointKLProjection(_ByContent, JointLayer):
     """One KL bound for the whole distribution; the entropy target is part of the optimisation.
 
-    It serves policies of every kind. Covariances are per state afterwards, also where they were shared before.
+    It supports every family. Projected covariances are contextual, even if they were shared before.
 
     Args:
         bound: Largest KL(projected‖old).
-        min_entropy: The entropy that each state has at least; None for no target.
+        min_entropy: A lower bound on each state's entropy; None for no target.
         entropy_equality: Whether each state has that entropy exactly.
-        check: Whether values are looked at, on the way in and on the way out.
+        check: Whether to check values of inputs and results.
 
     Raises:
         ValueError: If the bound is a number that is not positive and finite.

@@ -2,7 +2,7 @@
 
     log p_k = z_k − log Z,    log p_rest = log Σ_{j∈r} e^{z_j} − log Z,    log Z = log Σ_j e^{z_j}
 
-The sum over the rest leaves the kept logits out rather than subtracting them, so a rest of 1e-30 has all its digits.
+The sum over the rest excludes the kept logits instead of subtracting them, so that a rest of 1e-30 does not cancel.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from trpl.families.sparse import SparseCategorical
 
 
 def choose_kept(logits: Array, sampled: Array, *, kept_tokens: int = 64, kept_mass: float = 1.0) -> SparseCategorical:
-    """Choose the ids to keep, the sampled one and the most likely others, and score them; a constant.
+    """Choose the ids to keep, the sampled one and the most likely others, and score them without a gradient.
 
     Args:
         logits: The policy's logits `[*batch, vocabulary]`.
-        sampled: The tokens that were sampled, `[*batch]`; they are kept, in place 0.
-        kept_tokens: Number of ids kept per token, with the sampled one.
-        kept_mass: Keep only so many ids that they hold this probability; the places after have id −1 and
-            log-probability −inf.
+        sampled: The sampled tokens `[*batch]`; they are kept, in place 0.
+        kept_tokens: Number of ids kept per token, including the sampled one.
+        kept_mass: Keep only as many ids as hold this probability; the places after have id −1 and log-probability
+            −inf.
 
     Returns:
         The policy over the kept ids and the rest.
 
     Raises:
-        ValueError: Shapes that do not fit, an id outside the vocabulary, or a number out of range.
+        ValueError: Inconsistent shapes, an id outside the vocabulary, or a number out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -40,7 +40,7 @@ def choose_kept(logits: Array, sampled: Array, *, kept_tokens: int = 64, kept_ma
         (Array([[1, 0]], dtype=int32), Array([[0.3, 0.5, 0.2]], dtype=float32))
     """
     if sampled.shape != logits.shape[:-1]:
-        raise ValueError(f"one sampled token per row of logits wanted, {sampled.shape} for {logits.shape}")
+        raise ValueError(f"expected one sampled token per row of logits, got {sampled.shape} for {logits.shape}")
     if kept_tokens < 1:
         raise ValueError(f"kept_tokens must be at least 1, not {kept_tokens}")
     if not 0.0 < kept_mass <= 1.0:
@@ -58,7 +58,7 @@ def choose_kept(logits: Array, sampled: Array, *, kept_tokens: int = 64, kept_ma
 
 
 def score_kept(logits: Array, ids: Array) -> SparseCategorical:
-    """Score given ids and the rest; differentiable to the logits.
+    """Score given ids and the rest; differentiable in the logits.
 
     Args:
         logits: The policy's logits `[*batch, vocabulary]`.
@@ -68,7 +68,7 @@ def score_kept(logits: Array, ids: Array) -> SparseCategorical:
         The policy over the kept ids and the rest.
 
     Raises:
-        ValueError: Shapes that do not fit, or an id outside the vocabulary.
+        ValueError: Inconsistent shapes, or an id outside the vocabulary.
     """
     if ids.shape[:-1] != logits.shape[:-1]:
         raise ValueError(f"ids {ids.shape} must have the batch shape of the logits {logits.shape}")

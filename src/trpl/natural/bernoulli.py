@@ -1,4 +1,4 @@
-"""The path between two products of Bernoullis, one per component: logits are interpolated."""
+"""The path between two products of Bernoullis: interpolated logits."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def bernoulli_kl(e: Engine, p: Array, q: Array) -> Array:
-    """KL of two Bernoullis by their logits: σ(p) log σ(p)/σ(q) + σ(−p) log σ(−p)/σ(−q), component by component."""
+    """Compute the KL of two Bernoullis by their logits: σ(p) log σ(p)/σ(q) + σ(−p) log σ(−p)/σ(−q), componentwise."""
     ones = sigmoid(e, p) * softplus_difference(e, -q, -p)
     return e.xp.clip(ones + sigmoid(e, -p) * softplus_difference(e, q, p), 0.0, None)
 
 
 def bernoulli_entropy(e: Engine, logits: Array) -> Array:
-    """Compute σ(l) log(1 + e^−l) + σ(−l) log(1 + e^l), component by component."""
+    """Compute σ(l) log(1 + e^−l) + σ(−l) log(1 + e^l), componentwise."""
     return sigmoid(e, logits) * softplus(e, -logits) + sigmoid(e, -logits) * softplus(e, logits)
 
 
 class BernoulliPath(NamedTuple):
-    """Between two batches of logits."""
+    """The path between two batches of logits."""
 
     predicted: Array
     old: Array
@@ -62,7 +62,7 @@ class BernoulliPath(NamedTuple):
         kl, entropy = total(bernoulli_kl(e, logits, self.old)), total(bernoulli_entropy(e, logits))
         return Moments(kl, entropy, total(f * u * u), total(f * u * w), total(f * w * w))
 
-    def hottest(self, e: Engine, s: Array) -> float:
+    def max_tau(self, e: Engine, s: Array) -> float:
         return math.inf
 
     def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:

@@ -1,7 +1,7 @@
-"""The path between two products of Beta distributions, one per component: α and β are interpolated.
+"""The path between two products of Beta distributions: interpolated α and β.
 
 log B(α, β) = log Γ(α) + log Γ(β) − log Γ(α + β), with log Γ(x) = x log x − x + R(x): the first terms of the three make
-(α + β) times a KL of two Bernoullis, the R have no large terms, and a KL of α, β = 10⁶ keeps its digits.
+(α + β) times a KL of two Bernoullis, and the R have no large terms, so a KL of α, β = 10⁶ does not cancel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Shape(NamedTuple):
-    """α and β of each component, or a direction in them."""
+    """α and β of each component, or a direction in their space."""
 
     alpha: Array
     beta: Array
@@ -29,7 +29,7 @@ class Shape(NamedTuple):
         return self.alpha + self.beta
 
     def three(self, e: Engine) -> Array:
-        """Compute α, β and α + β on a new last axis: a function of each of them is one call."""
+        """Stack α, β and α + β on a new last axis, to evaluate a function of all three in one call."""
         return e.xp.stack(e.xp.broadcast_arrays(self.alpha, self.beta, self.total), axis=-1)
 
     def plus(self, other: Shape, factor: Array | float = 1.0) -> Shape:
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
 
 
 def beta_kl(e: Engine, p: Shape, q: Shape, change: Shape | None = None) -> Array:
-    """KL(p‖q) of Beta distributions, component by component; `change` is q − p where the caller has it to more digits.
+    """Compute KL(p‖q) of Beta distributions, componentwise; `change` is q − p, if known more precisely.
 
     The Bregman divergence of log B: S_q KL(m_q‖m_p) of the means m = α/S, and R's Bregman divergences.
     """
@@ -49,7 +49,7 @@ def beta_kl(e: Engine, p: Shape, q: Shape, change: Shape | None = None) -> Array
     turned = change.alpha * p.beta - change.beta * p.alpha  # (m_q − m_p) S_q S_p
 
     def term(own: Array, part: Array, sign: float) -> Array:
-        """S_q m_q log m_q/m_p − S_q (m_q − m_p) for one outcome, as S_q m_p ((1 + r) log(1 + r) − r)."""
+        """Compute S_q m_q log m_q/m_p − S_q (m_q − m_p) for one outcome, as S_q m_p ((1 + r) log(1 + r) − r)."""
         r = sign * turned / (q.total * part)
         grown = xp.clip(own / q.total * (p.total / part), 0.0, None)  # 1 + r, where r is near −1
         log = xp.where(r > -0.5, xp.log1p(xp.where(r > -0.5, r, 0.0)), xp.log(xp.where(r > -0.5, 1.0, grown)))
@@ -62,7 +62,7 @@ def beta_kl(e: Engine, p: Shape, q: Shape, change: Shape | None = None) -> Array
 
 
 def beta_entropy(e: Engine, p: Shape) -> Array:
-    """Compute log B − (α − 1)ψ(α) − (β − 1)ψ(β) + (α + β − 2)ψ(α + β), with the large logarithms cancelled by hand."""
+    """Compute log B − (α − 1)ψ(α) − (β − 1)ψ(β) + (α + β − 2)ψ(α + β), with the large logarithms cancelled."""
     three = p.three(e)
     digammas = digamma_rest(e, three)
     logs = e.xp.log(three)
@@ -71,7 +71,7 @@ def beta_entropy(e: Engine, p: Shape) -> Array:
 
 
 class Curvature(NamedTuple):
-    """F = ∇² log B as a function of two directions: ψ′ = 1/x + rest, and the 1/x of the three make a square."""
+    """F = ∇² log B as a bilinear form: ψ′ = 1/x + rest, and the 1/x of the three combine to a square."""
 
     shape: Shape
     rest: Shape
@@ -83,7 +83,7 @@ class Curvature(NamedTuple):
         return cls(p, Shape(rest[..., 0], rest[..., 1]), rest[..., 2])
 
     def apply(self, d: Shape) -> Shape:
-        """F d."""
+        """Compute F d."""
         a, b = self.shape
         turned = (d.alpha * b - d.beta * a) / self.shape.total
         common = self.rest_total * d.total
@@ -111,7 +111,7 @@ def mean_statistics(e: Engine, change: Shape, p: Shape, q: Shape) -> Shape:
 
 
 class BetaPath(NamedTuple):
-    """Between two batches of shapes; θ = (α − 1, β − 1), so that the entropy is A(θ) − θᵀμ."""
+    """The path between two batches of shapes; θ = (α − 1, β − 1), so that the entropy is A(θ) − θᵀμ."""
 
     predicted: Shape
     old: Shape
@@ -122,7 +122,7 @@ class BetaPath(NamedTuple):
         return self.predicted.plus(self.old, -1.0)
 
     def _policy(self, s: Array, tau: Array | None) -> tuple[Shape, Shape]:
-        """Return the shapes at (s, τ), and what leads from the old ones to them."""
+        """Return the shapes at (s, τ), and their difference from the old ones."""
         step = self._change().times(s[..., None])
         if tau is not None:  # θ̃ − θ_old = τsΔ + (τ − 1)θ_old
             t = tau[..., None]
@@ -164,8 +164,8 @@ class BetaPath(NamedTuple):
             total(f.product(w, w)),
         )
 
-    def hottest(self, e: Engine, s: Array) -> Array:
-        """Compute α̃ = 1 + τw must stay positive."""
+    def max_tau(self, e: Engine, s: Array) -> Array:
+        """Bound τ so that α̃ = 1 + τw stays positive."""
         w = self._direction(s)
         lowest = e.xp.min(e.xp.minimum(w.alpha, w.beta), axis=-1)
         return e.xp.where(lowest < 0.0, -1.0 / e.xp.where(lowest < 0.0, lowest, -1.0), math.inf)

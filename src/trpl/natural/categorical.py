@@ -1,8 +1,8 @@
-"""The path between two categoricals: log-probabilities are interpolated, zeros stay zeros.
+"""The path between two categoricals: interpolated log-probabilities; zeros stay zeros.
 
 π̃ ∝ π_old e^x with x = (τ − 1) log π_old + τ s u, u = log π − log π_old, both centred under the old policy. Then
-log Z = log Σ π_old e^x ≥ 0 by Jensen, both it and the KL = E x − log Z are small where the policies are close, and
-nothing underflows.
+log Z = log Σ π_old e^x ≥ 0 by Jensen, log Z and the KL = E x − log Z are small for close policies, and nothing
+underflows.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from trpl.types import Mask, PerState, Vector
 
 HEAVY = 30.0
-"""Exponent from which a class may outgrow all others, and e^x its number format."""
+"""Exponent from which a single class may dominate, and e^x may overflow."""
 FURTHEST = 1e15
 """Largest difference of logits: its square is finite in float32 as well."""
 FAR_START = 2.0
 """Factor by which the start of the search may differ from the root of the KL's leading term."""
 QUICK_STEPS = 3
-"""Evaluations before the search; ordinary states need one."""
+"""Steps before the bracketed search; most states need one."""
 LONGEST_STEP = 0.7
-"""Of log s."""
+"""Largest step in log s."""
 NEAR = 0.2
-"""Largest exponent up to which log Z comes from its derivatives at both ends: the error is below 1e-11 of it."""
+"""Largest exponent up to which log Z is integrated from its derivatives at both ends, to a relative 1e-11."""
 DRIFT = 1e3
-"""Squared mean over variance, up to which their difference has digits enough for a step."""
+"""Squared mean over variance, up to which their difference is precise enough for a step."""
 
 
 class Tilted(NamedTuple):
-    """π̃ before it is normalised, its sum, and log Z."""
+    """The unnormalised π̃, its sum, and log Z."""
 
     weight: Vector
     total: PerState
@@ -45,8 +45,8 @@ class Tilted(NamedTuple):
 def tilt(e: Engine, q: Vector, log_q: Vector, x: Vector) -> Tilted:
     """Compute π_old e^x, with x centred under the old policy.
 
-    Z − 1 = Σ π_old (e^x − 1) keeps the digits of a small log Z. Where x is large the class's probability was tiny, and
-    e^x may be infinite where their product is ordinary: there, and only if there is such a class, in logarithms.
+    Z − 1 = Σ π_old (e^x − 1) avoids cancellation for a small log Z. For a large x the probability was tiny, and e^x may
+    overflow although their product does not: such states, if there are any, are computed in logarithms.
     """
     xp = e.xp
 
@@ -73,7 +73,7 @@ def tilt(e: Engine, q: Vector, log_q: Vector, x: Vector) -> Tilted:
 
 
 class Cumulants(NamedTuple):
-    """The sum Z of weights, and the first five derivatives of log Z by s: mean, variance, … of u under them."""
+    """The sum Z of weights, and the first five derivatives of log Z by s: the cumulants of u under them."""
 
     total: PerState
     k1: PerState
@@ -105,7 +105,7 @@ class Centred(NamedTuple):
 
 
 class Quick(NamedTuple):
-    """What one evaluation on the path needs, for some states."""
+    """The inputs of a fifth-order step, for some states."""
 
     weight: Vector
     u: Vector
@@ -118,9 +118,9 @@ class Quick(NamedTuple):
         return Quick(self.weight[mask], self.u[mask], self.reach[mask], self.room[mask], old)
 
     def start(self, e: Engine) -> PerState:
-        """s at which the KL's first four terms, ½κ₂s² + ⅓κ₃s³ + ⅛κ₄s⁴ + κ₅s⁵/30, meet the bound; at most 1.
+        """Compute s at which the KL's first four terms, ½κ₂s² + ⅓κ₃s³ + ⅛κ₄s⁴ + κ₅s⁵/30, meet the bound; at most 1.
 
-        The inverse of √KL as a series, written as a quotient.
+        This is the inverse of √KL as a series, written as a quotient.
         """
         xp = e.xp
         _, _, k2, k3, k4, k5 = self.old
@@ -132,17 +132,17 @@ class Quick(NamedTuple):
         return xp.where(s < 1.0, s, 1.0)
 
     def step(self, e: Engine, s: PerState) -> tuple[PerState, Mask]:
-        """Return a step of fifth order, the inverse of log KL as a function of log s; and whether it is the last.
+        """Do a fifth-order step, by the inverse of log KL as a function of log s; return s and the mask of convergence.
 
-        Where all exponents are small, log Z is the integral of its derivative, by those of both ends: as a sum of
-        exponentials it would have no digits left there. Sure is who is at s = 1 and inside, or whose step is so short
-        that its fifth power is rounding; nobody with a class so heavy that e^x may be out of range. Newton's step must
-        be short: a long one may be corrected to a short one by chance.
+        For small exponents log Z is integrated from its derivatives at both ends, since the sum of exponentials would
+        cancel. Converged states are at s = 1 and inside, or have so short a step that its fifth power is rounding, and
+        have no class so heavy that e^x may overflow. Newton's step must be short as well: higher orders might shorten a
+        long step by chance.
         """
         xp = e.xp
         x = s[..., None] * self.u
         total, mean, k2, k3, k4, k5 = Cumulants.of(e, e.barrier(self.weight * e.exp(x)), self.u)
-        old_total, old1, old2, old3, old4, _ = self.old  # the first is 0 but for rounding
+        old_total, old1, old2, old3, old4, _ = self.old  # old1 is 0 up to rounding
         integral = s * (
             0.5 * (old1 + mean) + s * (3 / 28 * (old2 - k2) + s * ((old3 + k3) / 84 + s * (old4 - k4) / 1680))
         )
@@ -165,27 +165,27 @@ class Quick(NamedTuple):
         following = xp.where(inside, 1.0, s * xp.exp(xp.clip(step, -LONGEST_STEP, LONGEST_STEP)))
         double = xp.finfo(s.dtype).bits == 64
         short, direct = (0.04, 1e-6) if double else (0.3, 1e-3)
-        short = short / (2.0 + exponent)  # the larger the exponents, the more of the fifth power is left
+        short = short / (2.0 + exponent)  # larger exponents have larger fifth-order errors
         last = inside | ((xp.abs(newton) <= short) & (following < 1.0) & (mean * mean <= DRIFT * k2))
         trusted = (exponent < HEAVY) & (near | (self.room >= direct))
         return xp.where(following < 1.0, following, xp.where(following >= 1.0, 1.0, s)), last & trusted
 
 
 class CategoricalPath:
-    """Between two batches of logits; a class that either policy gives probability 0 has probability 0."""
+    """The path between two batches of logits; a class that either policy forbids has probability 0."""
 
     def __init__(self, e: Engine, predicted: Vector, old: Vector) -> None:
         self.e, self.predicted, self.old = e, predicted, old
 
     def rows(self, mask: Mask) -> CategoricalPath | None:
-        """Return the same for some of the states, if the arrays have one row for each."""
+        """Return the path of some of the states, if the arrays have one row for each; else None."""
         one_row_each = tuple(self.predicted.shape[:-1]) == tuple(mask.shape) != ()
         if not (self.e.concrete and one_row_each and self.predicted.shape == self.old.shape):
             return None
         return CategoricalPath(self.e, self.predicted[mask], self.old[mask])
 
-    def afresh(self) -> CategoricalPath:
-        """Return the same, with nothing computed yet."""
+    def uncached(self) -> CategoricalPath:
+        """Return the same path with empty caches."""
         return CategoricalPath(self.e, self.predicted, self.old)
 
     @functools.cached_property
@@ -194,7 +194,7 @@ class CategoricalPath:
 
     @functools.cached_property
     def _plain(self) -> bool:
-        """Whether no class is forbidden and no difference is too large; one sum of squares tells."""
+        """Whether no class is forbidden and no difference is too large, by one sum of squares."""
         if not self.e.concrete:
             return False
         flat = self._difference.reshape(-1)
@@ -202,7 +202,7 @@ class CategoricalPath:
 
     @functools.cached_property
     def support(self) -> Mask | None:
-        """Where both policies' probabilities are positive; None if it is known to be everywhere."""
+        """Where both policies' probabilities are positive; None if known to be everywhere."""
         if self._plain:
             return None
         return self.e.xp.isfinite(self.predicted) & self.e.xp.isfinite(self.old)
@@ -271,7 +271,7 @@ class CategoricalPath:
         return e.vecdot(weight, u * u) / total
 
     def guess(self, e: Engine, room: PerState) -> Guess:
-        """Return a few steps of fourth order from where the KL's first terms meet the bound."""
+        """Take a few fifth-order steps from where the KL's first terms meet the bound."""
         xp = e.xp
         weight, u, reach, *_ = self.centred
         if u.shape[:-1] != room.shape:
@@ -288,11 +288,11 @@ class CategoricalPath:
             return e.loop(lambda s, sure: ~sure, step, (s, sure), max_steps=QUICK_STEPS - 1)
 
         if not e.concrete:
-            return Guess(*again(quick, s, sure), self.rows, self.afresh)
+            return Guess(*again(quick, s, sure), self.rows, self.uncached)
         left = ~sure
         if e.any(left):
             s[left], sure[left] = again(quick.rows(left), s[left], sure[left])
-        return Guess(s, sure, self.rows, self.afresh)
+        return Guess(s, sure, self.rows, self.uncached)
 
     def along(self, e: Engine, s: PerState) -> tuple[PerState, PerState]:
         u = self.centred.change
@@ -304,7 +304,7 @@ class CategoricalPath:
 
     @functools.cached_property
     def _surprise(self) -> tuple[Vector, PerState]:
-        """log π_old less its mean, 0 where there is no probability; and the mean, −H(π_old)."""
+        """log π_old less its mean, 0 outside of the support, and the mean, −H(π_old)."""
         q, log_q = self._old
         log_q = self._supported(log_q)
         mean = self.e.vecdot(q, log_q)
@@ -325,7 +325,7 @@ class CategoricalPath:
         entropy = -kl - mean(surprise) - mean_surprise
         return Moments(kl + self.floor, entropy, mean(u * u), mean(u * w), mean(w * w))
 
-    def hottest(self, e: Engine, s: PerState) -> float:
+    def max_tau(self, e: Engine, s: PerState) -> float:
         return math.inf
 
     def at(self, e: Engine, s: PerState, tau: PerState | None) -> tuple[Vector, ...]:
@@ -376,7 +376,7 @@ class CategoricalPath:
 
 
 def _finite_max(e: Engine, x: Vector) -> PerState:
-    """Return the largest entry of each row, and 0 where that is not finite."""
+    """Return the largest entry of each row, or 0 if that is not finite."""
     top = e.xp.max(x, axis=-1)
     return e.xp.where(e.xp.isfinite(top), top, 0.0)
 

@@ -1,11 +1,11 @@
-"""The path between two Gaussians, beside other parts of a product: precisions and precision-weighted means.
+"""The path between two Gaussians in a product: interpolated precisions and precision-weighted means.
 
 In coordinates in which the old policy is N(0, I) and the predicted precision diagonal, with entries λ and mean m,
 
     K̃ = τ((1 − s) + sλ),    mean m̃ = τsλm/K̃,    variance v = 1/K̃,
 
 and for directions (a, b) of (η, K), F has cᵀFd = Σ v(a_c − b_c m̃)(a_d − b_d m̃) + ½ b_c b_d v². The coordinates are
-constants for differentiation: the path does not change with them.
+constants for differentiation: the path is invariant to them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Spectrum(NamedTuple):
-    """λ, λ − 1 and m, each as precise as can be had, and the old policy's entropy."""
+    """λ, λ − 1 and m, each to full precision, and the old policy's entropy."""
 
     precision: Array
     excess: Array
@@ -68,7 +68,7 @@ def _entropy_of_diagonal(e: Engine, diag: Array) -> Array:
 
 
 class Spectral:
-    """What diagonal and full Gaussians share: all that happens in the coordinates of the path."""
+    """The path in its own coordinates, shared by diagonal and full Gaussians."""
 
     spectrum: Spectrum
     floor: float = 0.0
@@ -87,13 +87,13 @@ class Spectral:
     def moments(self, e: Engine, s: Array, tau: Array) -> Moments:
         return _moments(e, self.spectrum, s, tau)
 
-    def hottest(self, e: Engine, s: Array) -> float:
+    def max_tau(self, e: Engine, s: Array) -> float:
         return math.inf
 
 
 @dataclass(frozen=True)
 class DiagPath(Spectral):
-    """Between two batches of Gaussians with standard deviations."""
+    """The path between two batches of Gaussians with standard deviations."""
 
     old_mean: Array
     old_std: Array
@@ -129,7 +129,7 @@ class DiagPath(Spectral):
         ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
             c2, c1, t = along_path[..., None], along_warmth[..., None], s[..., None]
             b = c2 * spectrum.excess + c1 * here.stretch
-            turn = v * c2 * eta / here.stretch  # w turns nothing
+            turn = v * c2 * eta / here.stretch  # w contributes nothing
             k_eta = warmed * (pull_eta - turn)
             k_k = warmed * (pull_k + mean * turn - 0.5 * b * v * v)
             slope = -2.0 * t * spectrum.precision * e.xp.sqrt(spectrum.precision)
@@ -157,7 +157,7 @@ class DiagPath(Spectral):
 
 @dataclass(frozen=True)
 class FullPath(Spectral):
-    """Between two batches of Gaussians with Cholesky factors; `basis` has the coordinates' axes in its columns."""
+    """The path between two batches of Gaussians with Cholesky factors; `basis` has the coordinate axes as columns."""
 
     old_mean: Array
     predicted_chol: Array

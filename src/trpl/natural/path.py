@@ -1,4 +1,4 @@
-"""What a family must know for its joint KL projection: its moments along the path, and derivatives there.
+"""The interface of a family to its joint KL projection: moments along the path, and derivatives there.
 
 With Δ = θ − θ_old, w = θ_old + sΔ, θ̃ = τw, F = ∇²A(θ̃) the covariance of the sufficient statistics, and μ their means:
 
@@ -32,9 +32,9 @@ Back: TypeAlias = "Callable[[Array, Array, bool], tuple[tuple[Array, ...], tuple
 
 
 class Linear(NamedTuple):
-    """How the result at (s, τ) moves: the products of F, those with a cotangent h of θ̃, and the way back.
+    """The linearisation at (s, τ): the products of F, those with a cotangent h of θ̃, and the pullback.
 
-    `back(along_path, along_warmth, old)` gives cotangents of the predicted policy's arrays and, if `old`, of the old
+    `back(along_path, along_warmth, old)` returns cotangents of the predicted policy's arrays and, if `old`, of the old
     one's, for the cotangent k = h − c₁Fw − c₂FΔ of θ̃ and −(c₂/s)(μ_old − μ̃) of θ_old, with c₁ = `along_warmth` and
     c₂ = `along_path`.
     """
@@ -48,14 +48,14 @@ class Linear(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """s for a bound alone, and where it is exact to rounding; 1 inside of the bound."""
+    """An estimate of s for a bound alone, 1 inside, and the mask of states where it is exact to rounding."""
 
     s: Array
     sure: Mask
     rows: Callable[[Mask], Path | None]
-    """The path of some of the states; None if they cannot be picked out."""
-    afresh: Callable[[], Path]
-    """The same path, for a branch of a traced function: what it remembers there stays there."""
+    """Returns the path of some of the states; None if they cannot be selected."""
+    uncached: Callable[[], Path]
+    """Returns the path with empty caches, for a branch of a traced function, whose values must not leak."""
 
 
 class Path(Protocol):
@@ -63,7 +63,7 @@ class Path(Protocol):
 
     @property
     def floor(self) -> Array | float:
-        """The KL that any policy without the predicted one's zeros would exceed: KL(s → 0); 0 where supports agree."""
+        """The limit of the KL for s → 0, due to the predicted policy's zeros; 0 if the supports agree."""
         ...
 
     @property
@@ -72,36 +72,36 @@ class Path(Protocol):
         ...
 
     def spread(self, e: Engine) -> Array:
-        """V at the old policy: KL ≈ ½ s² V for small s."""
+        """Compute V at the old policy: KL ≈ ½ s² V for small s."""
         ...
 
     def guess(self, e: Engine, room: Array) -> Guess | None:
-        """s at which the KL less its floor is `room`, if the family has a quick way; it may be sure of nothing."""
+        """Estimate s at which the KL less its floor is `room`, if the family has a fast method."""
         ...
 
     def along(self, e: Engine, s: Array) -> tuple[Array, Array]:
-        """KL less its floor, and V, at τ = 1."""
+        """Compute the KL less its floor, and V, at τ = 1."""
         ...
 
     def moments(self, e: Engine, s: Array, tau: Array) -> Moments:
-        """KL, entropy and the products of F."""
+        """Compute the KL, the entropy and the products of F."""
         ...
 
-    def hottest(self, e: Engine, s: Array) -> Array | float:
-        """Return the limit of τ, from which θ̃ would leave the family."""
+    def max_tau(self, e: Engine, s: Array) -> Array | float:
+        """Return the largest τ for which θ̃ is in the family."""
         ...
 
     def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:
-        """Return the arrays of the policy at (s, τ); τ = 1 if None."""
+        """Compute the arrays of the policy at (s, τ); τ = 1 if None."""
         ...
 
     def linear(self, e: Engine, s: Array, tau: Array | None, cotangents: Sequence[Array]) -> Linear:
-        """Derivatives at (s, τ), for cotangents of the arrays that `at` gives."""
+        """Linearise at (s, τ), for cotangents of the arrays that `at` returns."""
         ...
 
 
-class Together:
-    """The path of independent parts: KL, entropy and the products of F add up, and one (s, τ) serves all."""
+class ProductPath:
+    """The path of independent parts: KL, entropy and the products of F add up, and all parts share (s, τ)."""
 
     def __init__(self, parts: Sequence[Path], sizes: Sequence[int]) -> None:
         self.parts, self.sizes = tuple(parts), tuple(sizes)
@@ -128,8 +128,8 @@ class Together:
     def moments(self, e: Engine, s: Array, tau: Array) -> Moments:
         return Moments(*map(_total, zip(*(part.moments(e, s, tau) for part in self.parts), strict=True)))
 
-    def hottest(self, e: Engine, s: Array) -> Array | float:
-        limits = [part.hottest(e, s) for part in self.parts]
+    def max_tau(self, e: Engine, s: Array) -> Array | float:
+        limits = [part.max_tau(e, s) for part in self.parts]
         found = [limit for limit in limits if not isinstance(limit, float)]
         return functools.reduce(e.xp.minimum, found) if found else limits[0]
 

@@ -1,7 +1,7 @@
-"""The joint KL projection of any family that has a path: solution, pullback, multipliers, and the entropies in reach.
+"""The joint KL projection of any family with a path: solution, pullback, multipliers, and the range of entropies.
 
-NumPy, which computes for PyTorch on small batches and on one thread, works in float64 and in blocks of states that stay
-in the processor's cache: 256 states with 50,000 classes need no more memory than their result.
+NumPy, which computes for PyTorch on small batches and on one thread, works in float64 and in blocks of states that fit
+into the processor's cache: 256 states with 50,000 classes need no more memory than their result.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from trpl.types import Array, Mask, PerState
 
 BLOCK = 1 << 16
-"""Entries of the largest array that are worked on at once."""
+"""The number of entries of the largest array in a block."""
 FLAT, SHARP = 1e-9, 30.0
-"""Temperatures τ at which a policy has as much, or as little, entropy as is ever looked for, if θᵀFθ is 1."""
+"""Values of τ with as much, or as little, entropy as is ever needed, if θᵀFθ is 1."""
 UNIFORM = 1e-20
-"""θᵀFθ below which a policy is uniform."""
+"""θᵀFθ below which a policy counts as uniform."""
 
 
 class Between(Protocol):
-    """How a family makes the path between two policies."""
+    """A family's constructor of the path between two policies."""
 
     def __call__(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> Path:
-        """Return the path; nothing is computed yet."""
+        """Make the path, without computing anything yet."""
         ...
 
 
 class Problem(NamedTuple):
-    """The arrays of a projection, with as many leading axes each, and the core axes of a policy's."""
+    """The arrays of a projection, with aligned leading axes, and the core axes of a policy's arrays."""
 
     predicted: tuple[Array, ...]
     old: tuple[Array, ...]
@@ -50,7 +50,7 @@ class Problem(NamedTuple):
 
     @classmethod
     def of(cls, inputs: Sequence[Array], cores: tuple[int, ...], held: str) -> Problem:
-        """From `(*predicted, *old, bound[, entropy])`."""
+        """Make the problem from `(*predicted, *old, bound[, entropy])`."""
         num = len(cores)
         every = (*cores, *cores, *(0,) * (len(inputs) - 2 * num))
         aligned = align(*zip(inputs, every, strict=True))
@@ -66,11 +66,11 @@ class Problem(NamedTuple):
         return broadcast_shapes(*leading)
 
     def path(self, e: Engine, between: Between) -> Path:
-        """From the old to the predicted policy."""
+        """Make the path from the old to the predicted policy."""
         return between(e, self.predicted, self.old)
 
     def place(self, e: Engine, path: Path) -> Place:
-        """Return the place of the projection on the path."""
+        """Find the projection's position on the path."""
         batch = self.batch
         bound = e.xp.broadcast_to(self.bound, batch)
         if self.entropy is None:
@@ -79,7 +79,7 @@ class Problem(NamedTuple):
 
 
 def residuals(num_arrays: int, held: str) -> tuple[Like, ...]:
-    """s and, where the entropy is held, τ and which constraints bind."""
+    """Return the shapes of s and, with an entropy, of τ and the active constraints."""
     every = tuple(range(2 * num_arrays + (1 if held == "free" else 2)))
     return (Like(every),) * (1 if held == "free" else 3)
 
@@ -87,7 +87,7 @@ def residuals(num_arrays: int, held: str) -> tuple[Like, ...]:
 def solve(
     e: Engine, between: Between, cores: tuple[int, ...], inputs: Sequence[Array], held: str, *, whole: bool
 ) -> Solved | None:
-    """The projected arrays, and s, τ and what binds; None if no state has to move and nobody wants the `whole`."""
+    """Return the projected arrays, s, τ and the active constraints; None if no state has to move, unless `whole`."""
     if e is NUMPY:
         return _solve_in_blocks(between, cores, inputs, held, whole=whole)
     found, moved = _solve(e, between, Problem.of(inputs, cores, held))
@@ -95,7 +95,7 @@ def solve(
 
 
 def _solve(e: Engine, between: Between, problem: Problem) -> tuple[Solved, Mask]:
-    """Return the solution, and which states are not where the prediction is."""
+    """Return the solution, and the mask of states that differ from the prediction."""
     path = problem.path(e, between)
     place = problem.place(e, path)
     moved, shape = place.moved, problem.batch
@@ -114,7 +114,7 @@ def _solve(e: Engine, between: Between, problem: Problem) -> tuple[Solved, Mask]
 
 
 def _place(e: Engine, left: Sequence[Array]) -> Place:
-    """Return the place that `_solve` left."""
+    """Rebuild the position from the residuals of `_solve`."""
     if len(left) == 1:
         return Place(left[0], None, left[0] < 1.0, None, left[0] < 0.0)
     s, tau, binding = left
@@ -165,7 +165,7 @@ def _pullback(
 def multipliers(
     e: Engine, between: Between, cores: tuple[int, ...], inputs: Sequence[Array], held: str
 ) -> tuple[PerState, PerState]:
-    """Compute η = 1/s − 1 of the KL and ω = (1 + η)(1/τ − 1) of the entropy; 0 where a constraint does not bind."""
+    """Compute η = 1/s − 1 of the KL and ω = (1 + η)(1/τ − 1) of the entropy; 0 where a constraint is inactive."""
     problem = Problem.of(inputs, cores, held)
     place = problem.place(e, problem.path(e, between))
     s = e.xp.where(place.s > 0.0, place.s, 1.0)
@@ -178,11 +178,11 @@ def multipliers(
 def entropy_range(
     e: Engine, between: Between, cores: tuple[int, ...], old: Sequence[Array], bound: PerState
 ) -> tuple[PerState, PerState]:
-    """Return the least and the greatest entropy within the bound of the old policy, both on the path of its powers.
+    """Compute the least and the greatest entropy within the bound of the old policy, both on the path of its powers.
 
     q^τ has the least KL to q among all policies with its entropy. So both extremes are projections: of a very flat and
-    of a very sharp power of q. Powers of a uniform policy are uniform, so of its least entropy nothing is known (−∞).
-    The range is wider by what an entropy may differ from its target and count as met.
+    of a very sharp power of q. Powers of a uniform policy are uniform, so its least entropy is unknown (−∞). The range
+    includes the tolerance within which an entropy counts as met.
     """
     problem = Problem.of((*old, *old, bound), cores, "free")
     old, bound = problem.old, e.xp.broadcast_to(problem.bound, problem.batch)
@@ -190,7 +190,7 @@ def entropy_range(
     spread = here.moments(e, 0.0 * one, one).warmth
     varies = spread > UNIFORM
     sharp = SHARP / e.xp.sqrt(e.xp.clip(spread, UNIFORM, 1.0))
-    sharp = e.xp.minimum(sharp, 0.999 * here.hottest(e, 0.0 * one) * one)
+    sharp = e.xp.minimum(sharp, 0.999 * here.max_tau(e, 0.0 * one) * one)
     found = []
     for tau in (sharp, FLAT * one):
         path = between(e, here.at(e, 0.0 * one, tau), old)
@@ -206,7 +206,7 @@ def entropy_range(
 
 
 def _rows(x: np.ndarray, batch: tuple[int, ...], core: int) -> np.ndarray:
-    """Return the array with one leading axis, all states of the batch in it; a view where nothing is broadcast."""
+    """Flatten the batch of an array to one leading axis; a view if nothing is broadcast."""
     tail = x.shape[x.ndim - core :]
     return np.broadcast_to(x, (*batch, *tail)).reshape(-1, *tail)
 
@@ -215,7 +215,7 @@ def _blocks(problem: Problem) -> tuple[int, list[slice]]:
     """Return the number of states, and slices of them."""
     num = math.prod(problem.batch)
     widest = max(math.prod(x.shape[x.ndim - core :]) for x, core in zip(problem.predicted, problem.cores, strict=True))
-    count = max(1, round(num * widest / BLOCK))  # equal blocks: a small one costs as many calls as a large one
+    count = max(1, round(num * widest / BLOCK))  # equal blocks: a small one needs as many calls as a large one
     step = max(1, -(-num // count))
     return num, [slice(i, min(i + step, num)) for i in range(0, num, step)]
 

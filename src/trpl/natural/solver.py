@@ -1,7 +1,7 @@
-"""Where on the path a projection ends: s from the KL bound, τ from the entropy.
+"""The projection's position on the path: s from the KL bound, τ from the entropy.
 
-For given s the entropy falls with τ, and at the τ it asks for dKL/ds = τs(V − X²/W) ≥ 0: both are roots of monotone
-functions, found with bounds around them.
+For given s the entropy falls with τ, and at the τ that meets it dKL/ds = τs(V − X²/W) ≥ 0: both are roots of monotone
+functions, found by bracketing.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Mask, PerState
 
-SMALLEST = 1e-30  # start of a search for s; the bracket goes on from there
+SMALLEST = 1e-30  # lower end of the bracket of s
 MAX_WARMTH_STEPS = 80
-MET = 1e-9  # of 1 + |β|: an entropy that is further from its target could not be had
-ENTROPY_TOLERANCE = 1e-8  # of √KL, before the last step: its slope jumps where the entropy begins to hold
-FLATTEST = 1e-6  # slope of the KL by log s, as a share of it
+MET = 1e-9  # relative to 1 + |β|: tolerance within which the entropy counts as met
+ENTROPY_TOLERANCE = 1e-8  # of √KL, before the last step: its slope jumps where the entropy becomes active
+FLATTEST = 1e-6  # lower limit of the slope of the KL by log s, relative to the KL
 BEFORE_A_JUMP = 0.99  # of s where two classes tie: sharpened, all probability is on one before, on the other after
-WIDEST_STEP = 2.0  # of log τ, where nothing holds it yet
-COLDEST, HOTTEST = -60.0, math.log(1e4)  # of log τ: everything is uniform below, and above two classes nearly tie
+WIDEST_STEP = 2.0  # largest step in log τ without a bracket
+MIN_LOG_TAU, MAX_LOG_TAU = -60.0, math.log(1e4)  # everything is uniform below; above, two classes nearly tie
 
 
 class Entropy(NamedTuple):
-    """The target β of each state, and whether it is to be met exactly or is a lower bound."""
+    """The target β of each state, and whether it is an equality or a lower bound."""
 
     target: PerState
     equality: bool
 
 
 class Place(NamedTuple):
-    """A place on the path: s, τ (None without an entropy target), who is on the bound, whose entropy is held."""
+    """A position on the path: s, τ (None without an entropy target), and the masks of active bounds and entropies."""
 
     s: PerState
     tau: PerState | None
     outside: Mask
     held: Mask | None
-    unreachable: Mask  # no policy of this family is within the bound and has the entropy
+    unreachable: Mask  # no policy of this family is within the bound and meets the entropy
 
     @property
     def moved(self) -> Mask:
-        """Who is not where the prediction is."""
+        """The mask of states that differ from the prediction."""
         return self.outside if self.held is None else self.outside | self.held
 
 
 def find(e: Engine, path: Path, bound: PerState, entropy: Entropy | None = None) -> Place:
-    """The place of the projection: s = 1 and τ = 1 where the prediction is within the bound and meets the entropy."""
+    """Find the position of the projection: s = τ = 1 where the prediction is inside and meets the entropy."""
     return _bound_alone(e, path, bound) if entropy is None else _with_entropy(e, path, bound, entropy)
 
 
@@ -67,7 +67,7 @@ def _bound_alone(e: Engine, path: Path, bound: PerState) -> Place:
         def search(s: PerState, unsure: Mask) -> PerState:
             some = guess.rows(unsure)
             if some is None:
-                return xp.where(unsure, _search(e, guess.afresh(), room, unsure), s)
+                return xp.where(unsure, _search(e, guess.uncached(), room, unsure), s)
             s[unsure] = _search(e, some, room[unsure], unsure[unsure])
             return s
 
@@ -78,7 +78,7 @@ def _bound_alone(e: Engine, path: Path, bound: PerState) -> Place:
 
 
 def _search(e: Engine, path: Path, room: PerState, wanted: Mask) -> PerState:
-    """s at which the KL less its floor is `room`, 1 inside, for those `wanted`."""
+    """Find s at which the KL less its floor is `room`, 1 inside, for the states `wanted`."""
     xp = e.xp
     one = xp.ones_like(room)
     active = wanted & ~(path.along(e, one)[0] <= room)
@@ -98,7 +98,7 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
     xp = e.xp
     one = xp.ones_like(bound)
     ends = xp.stack([0.0 * one, one])  # both at once: the path and the target have the batch's axes
-    path.moments(e, ends, xp.ones_like(ends))  # what the path remembers is made here, not inside of a loop
+    path.moments(e, ends, xp.ones_like(ends))  # fills the path's caches outside of the loops
     tau_ends = warmth(e, path, ends, entropy, xp.ones_like(ends))
     found = path.moments(e, ends, tau_ends)
     least, change = found.kl[0], found.change[0]
@@ -108,7 +108,7 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
     log_first, log_last = xp.log(tau_ends)
 
     def at(s: PerState) -> tuple[PerState, Moments, Mask]:
-        """Compute τ, the moments there, and whether the entropy is met by it."""
+        """Compute τ, the moments there, and the mask where it meets the entropy."""
         tau = warmth(e, path, s, entropy, xp.exp((1.0 - s) * log_first + s * log_last))
         found = path.moments(e, s, tau)
         missing = xp.abs(found.entropy - entropy.target)
@@ -127,7 +127,7 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
     root = bracketed_root(e, evaluate, xp.where(active, room, one), start=start, active=active, tolerance=near)
     s = xp.where(outside, xp.where(active, xp.clip(root, 0.0, 1.0), 0.0 * one), one)
     tau, _, held = at(s)
-    if entropy.equality:  # where the KL jumps over the bound, the last place before the jump that meets the entropy
+    if entropy.equality:  # if the KL jumps over the bound, stop before the jump, where the entropy is met
         jumps = active & ~held
         s = xp.where(jumps, BEFORE_A_JUMP * s, s)
         tau, _, held = at(s)
@@ -136,16 +136,16 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
 
 
 def warmth(e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState) -> PerState:
-    """Compute τ at which the entropy is β; with a lower bound exactly 1 where it is above β there already.
+    """Find τ at which the entropy is β; for a lower bound exactly 1 where the entropy at 1 exceeds β.
 
-    Newton on log τ, d H/d log τ = −τ²W, between a τ that is too cold and one that is too hot.
+    Newton on log τ, d H/d log τ = −τ²W, inside a bracket.
     """
     xp = e.xp
     one = xp.ones_like(s)
     tolerance = 1e-7 if xp.finfo(s.dtype).bits == 64 else 1e-4
     unheld = (one < 0.0) if entropy.equality else path.moments(e, s, one).entropy >= entropy.target
-    hot = xp.clip(xp.log(path.hottest(e, s) * one), None, HOTTEST) if entropy.equality else 0.0 * one
-    cold = COLDEST * one
+    hot = xp.clip(xp.log(path.max_tau(e, s) * one), None, MAX_LOG_TAU) if entropy.equality else 0.0 * one
+    cold = MIN_LOG_TAU * one
 
     def body(
         log_tau: PerState, low: PerState, high: PerState, unfinished: Mask
@@ -155,7 +155,7 @@ def warmth(e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState
         excess = found.entropy - entropy.target
         slope = tau * tau * found.warmth
         step = excess / xp.where(slope > 0.0, slope, one)
-        low = xp.where(unfinished & (excess >= 0.0), log_tau, low)  # too warm an answer: τ must grow
+        low = xp.where(unfinished & (excess >= 0.0), log_tau, low)  # too much entropy: τ must grow
         high = xp.where(unfinished & (excess < 0.0), log_tau, high)
         following = log_tau + step
         inside = (slope > 0.0) & (following > low) & (following < high) & (xp.abs(step) <= WIDEST_STEP)
@@ -173,12 +173,12 @@ def warmth(e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState
 
 
 def met_within(e: Engine, like: PerState) -> float:
-    """By how much an entropy β may be missed and count as met, as a multiple of 1 + |β|."""
+    """Return the tolerance within which an entropy β counts as met, relative to 1 + |β|."""
     return MET if e.xp.finfo(like.dtype).bits == 64 else 1e5 * MET
 
 
 class Shares(NamedTuple):
-    """What of a cotangent goes along the path (c₂), into the warmth (c₁), to the bound and to the entropy target."""
+    """The parts of a cotangent along the path (c₂) and along τ (c₁), and the cotangents of bound and entropy target."""
 
     along_path: PerState
     along_warmth: PerState
@@ -187,11 +187,11 @@ class Shares(NamedTuple):
 
 
 def shares(e: Engine, place: Place, linear: Linear) -> Shares:
-    """Implicit derivatives of s and τ: the solution stays on the bound and on the entropy that hold it.
+    """Differentiate s and τ implicitly: the solution stays on the active constraints.
 
     τX ds + W dτ = −dβ/τ − wᵀFe and τV ds + X dτ = (dε + (1 − 1/τ) dβ − (μ_old − μ̃)ᵀdθ_old)/s − ΔᵀFe, with
-    e = τ((1 − s) dθ_old + s dθ) what moves at fixed s and τ; one of them alone where only one constraint holds. Where τ
-    is at its limit and a constant, s alone moves: τ(sV + (τ − 1)X) ds = dε − ….
+    e = τ((1 − s) dθ_old + s dθ) the change at fixed s and τ; one of them alone if only one constraint is active. Where
+    τ is at its limit and constant, only s moves: τ(sV + (τ − 1)X) ds = dε − ….
     """
     xp = e.xp
     v, pull_v = linear.change, linear.pull_change
@@ -217,6 +217,6 @@ def shares(e: Engine, place: Place, linear: Linear) -> Shares:
 
 
 def _quotient(e: Engine, x: PerState, y: PerState, where: Mask) -> PerState:
-    """Compute x/y, and 0 elsewhere or where y is 0."""
+    """Compute x/y in the mask, and 0 elsewhere or where y is 0."""
     sound = where & (y != 0.0)
     return e.xp.where(sound, x / e.xp.where(sound, y, 1.0), 0.0)

@@ -1,4 +1,4 @@
-"""`torch.distributions` to policy values and back; subclasses, as TorchRL has them, are what they derive from."""
+"""Conversion of `torch.distributions` to policy values and back; subclasses, such as TorchRL's, are supported."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ KNOWN = (
 
 
 class Opened(NamedTuple):
-    """The policy value inside a distribution, and how a value becomes a distribution of the same kind."""
+    """The policy value inside a distribution, and the inverse conversion to a distribution of the same kind."""
 
     policy: Policy
     close: Callable[[Any], Any]
 
 
 def open_distribution(p: Policy | Distribution, name: str) -> Opened:
-    """Take a distribution apart; policy values pass.
+    """Convert a distribution to a policy value and back; policy values pass through.
 
     Raises:
         ValueError: If the distribution is of no known family, or its event dimensions are not declared.
@@ -70,7 +70,7 @@ def _masked_logits(p: Any, name: str) -> Tensor:
 
 
 def _like(p: d.Categorical, policy: Categorical) -> Distribution:
-    """Return a categorical of the same kind: TorchRL's masked and one-hot ones, else PyTorch's own."""
+    """Make a categorical of the same class: TorchRL's masked and one-hot ones, else PyTorch's own."""
     options = {"mask": p.mask, "neg_inf": p.neg_inf} if hasattr(p, "_mask") else {}  # pyright: ignore[reportAttributeAccessIssue]
     if options or (type(p) is not d.Categorical and type(p).__name__ == "OneHotCategorical"):
         return type(p)(logits=policy.logits, **options)  # pyright: ignore[reportCallIssue, reportArgumentType]
@@ -78,11 +78,11 @@ def _like(p: d.Categorical, policy: Categorical) -> Distribution:
 
 
 def from_distribution(p: Policy | Distribution, name: str) -> Policy:
-    """Take the policy value out of a distribution; policy values pass.
+    """Convert a distribution to a policy value; policy values pass through.
 
     Args:
         p: A policy value or a distribution.
-        name: What messages call it.
+        name: Its name in messages.
 
     Returns:
         The policy value.
@@ -91,7 +91,7 @@ def from_distribution(p: Policy | Distribution, name: str) -> Policy:
 
 
 def to_distribution(p: Policy) -> Distribution:
-    """Make a distribution of a policy value; nothing is validated again.
+    """Convert a policy value to a distribution, without validating it again.
 
     Args:
         p: The policy value.
@@ -100,7 +100,7 @@ def to_distribution(p: Policy) -> Distribution:
         The distribution.
 
     Raises:
-        ValueError: For a product, for which `torch.distributions` has no name.
+        ValueError: For a product, which `torch.distributions` cannot represent.
     """
     if isinstance(p, DiagGaussian):
         mean, std = cast("tuple[Tensor, Tensor]", p)

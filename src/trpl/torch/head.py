@@ -4,12 +4,12 @@ With x = h·Wᵀ + b a token's logits are z = c·tanh(a·x / c) / T (or a·x / T
 
     log p_k = z_k − log Z,    log p_rest = log Σ_{j∈r} e^{z_j} − log Z,    log Z = log Σ_j e^{z_j}.
 
-The sum over the rest leaves the kept logits out rather than subtracting them, so a rest of 1e-30 has all its digits.
-Logits exist for a few tokens at a time, in float32 whatever the weights are; the backward pass computes them again.
+The sum over the rest excludes the kept logits instead of subtracting them, so that a rest of 1e-30 does not cancel.
+Logits are computed for a few tokens at a time, in float32 for any weights; the backward pass recomputes them.
 For cotangents G of log p_k, g of log p_rest and e of the entropy H, with S = ΣG + g,
 
     ∂/∂z_j = G_j − p_j S              for kept j
-           = q_j (g − p_rest S)       for j in the rest, where q_j = p_j / p_rest is found from the rest alone
+           = q_j (g − p_rest S)       for j in the rest, where q_j = p_j / p_rest is computed from the rest alone
              − e p_j (log p_j + H)    for all.
 """
 
@@ -26,18 +26,18 @@ from torch.autograd.function import once_differentiable
 from trpl.families.sparse import SparseCategorical
 
 CPU_LOGITS, DEVICE_LOGITS = 1 << 22, 1 << 26  # logits held at once: 16 MB in float32 on a CPU, 256 MB elsewhere
-BLOCK = 4096  # rows of a half-precision vocabulary matrix that are widened at once
+BLOCK = 4096  # rows of a half-precision vocabulary matrix that are converted at once
 
 
 class Head(NamedTuple):
-    """How a language model turns hidden states into logits.
+    """The map from hidden states to logits of a language model.
 
     Attributes:
-        weight: Vocabulary matrix `[vocabulary, hidden]`; the embedding itself where the two are tied.
+        weight: Vocabulary matrix `[vocabulary, hidden]`; the embedding itself if the two are tied.
         bias: `[vocabulary]`, or None.
         scale: Factor on the logits.
         softcap: Bound c of a soft cap c·tanh(·/c) on the scaled logits, or None.
-        temperature: What the logits are divided by at the end, the sampling temperature.
+        temperature: Divisor of the final logits, the sampling temperature.
     """
 
     weight: Tensor
@@ -48,11 +48,11 @@ class Head(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What the head says of a batch of tokens.
+    """Scores of a batch of tokens.
 
     Attributes:
-        policy: The sparse policy: the kept tokens' log-probabilities, and the rest's.
-        entropy: The entropy over the whole vocabulary, in each place.
+        policy: The sparse policy: log-probabilities of the kept tokens and of the rest.
+        entropy: The entropy over the whole vocabulary, per token.
     """
 
     policy: SparseCategorical
@@ -60,7 +60,7 @@ class Scores(NamedTuple):
 
 
 class _Folded(NamedTuple):
-    """The statistics of a chunk of logits: of the kept, of the rest, of all."""
+    """The statistics of a chunk of logits: log-probabilities, and log-sums of the rest and of all."""
 
     log_probs: Tensor
     log_rest: Tensor
@@ -72,25 +72,27 @@ class _Folded(NamedTuple):
 def choose_kept(
     hidden: Tensor, head: Head, sampled: Tensor, *, kept_tokens: int = 64, kept_mass: float = 1.0
 ) -> Scores:
-    """Choose the ids to keep, the sampled one and the most likely others, and score them; a constant.
+    """Choose the ids to keep, the sampled one and the most likely others, and score them without a gradient.
 
     Args:
         hidden: Hidden states `[*batch, hidden]`, each the one that predicts its token.
         head: The model's vocabulary head.
-        sampled: The tokens that were sampled, `[*batch]`; they are kept, in place 0.
-        kept_tokens: Number of ids kept per token, with the sampled one.
-        kept_mass: Keep only so many ids that they hold this probability, at most `kept_tokens`; places that no
-            token of the batch uses are cut off, others have id −1 and log-probability −inf.
+        sampled: The sampled tokens `[*batch]`; they are kept, in place 0.
+        kept_tokens: Number of ids kept per token, including the sampled one.
+        kept_mass: Keep only as many ids as hold this probability, at most `kept_tokens`; places that no token of the
+            batch uses are cut off, other unused places have id −1 and log-probability −inf.
 
     Returns:
         The policy over the kept ids and the rest, and the entropy.
 
     Raises:
-        ValueError: Shapes that do not fit, an id outside the vocabulary, or a number out of range.
+        ValueError: Inconsistent shapes, an id outside the vocabulary, or a number out of range.
     """
     vocabulary = _check(hidden, head)
     if sampled.shape != hidden.shape[:-1]:
-        raise ValueError(f"one sampled token per hidden state wanted, {tuple(sampled.shape)} for {tuple(hidden.shape)}")
+        raise ValueError(
+            f"needs one sampled token per hidden state, got {tuple(sampled.shape)} for {tuple(hidden.shape)}"
+        )
     if kept_tokens < 1:
         raise ValueError(f"kept_tokens must be at least 1, not {kept_tokens}")
     if not 0.0 < kept_mass <= 1.0:
@@ -112,7 +114,7 @@ def choose_kept(
 
 
 def score_kept(hidden: Tensor, head: Head, ids: Tensor) -> Scores:
-    """Score given ids and the rest; differentiable to hidden states, weight and bias.
+    """Score given ids and the rest; differentiable in hidden states, weight and bias.
 
     Args:
         hidden: Hidden states `[*batch, hidden]`.
@@ -123,7 +125,7 @@ def score_kept(hidden: Tensor, head: Head, ids: Tensor) -> Scores:
         The policy over the kept ids and the rest, and the entropy.
 
     Raises:
-        ValueError: Shapes that do not fit, or an id outside the vocabulary.
+        ValueError: Inconsistent shapes, or an id outside the vocabulary.
     """
     vocabulary = _check(hidden, head)
     if ids.shape[:-1] != hidden.shape[:-1]:
@@ -189,16 +191,16 @@ class _Head(torch.autograd.Function):
 
 
 def _fold(logits: Tensor, ids: Tensor) -> _Folded:
-    """Return the statistics of full rows of logits; the logits are overwritten."""
+    """Compute the statistics of full rows of logits, overwriting the logits."""
     unused, places = ids < 0, torch.where(ids < 0, ids[:, :1], ids)
     kept = logits.gather(1, places).masked_fill_(unused, -torch.inf)
     logits.scatter_(1, places, -torch.inf)
     highest = logits.amax(1)
-    highest = torch.where(highest == -torch.inf, 0.0, highest)  # nothing in the rest
+    highest = torch.where(highest == -torch.inf, 0.0, highest)  # the rest is empty
     shifted = logits.sub_(highest[:, None])
     weights = shifted.exp()
     total = weights.sum(1)
-    shifted.scatter_(1, places, 0.0)  # their weight is 0, and 0 · (−inf) is not
+    shifted.scatter_(1, places, 0.0)  # their weight is 0, and 0 · (−inf) would be NaN
     mean = torch.linalg.vecdot(weights, shifted) / torch.where(total > 0.0, total, 1.0)
     log_rest = highest + total.log()
     log_total = torch.logaddexp(kept.logsumexp(1), log_rest)
@@ -210,7 +212,7 @@ def _fold(logits: Tensor, ids: Tensor) -> _Folded:
 
 
 def _pull(logits: Tensor, ids: Tensor, folded: _Folded, kept: Tensor | None, entropy: Tensor | None) -> Tensor:
-    """Return the cotangent of the logits, written over them."""
+    """Compute the cotangent of the logits, overwriting them."""
     places = torch.where(ids < 0, ids[:, :1], ids)
     to_entropy = None
     if entropy is not None:  # −e p (log p + H)
@@ -227,7 +229,7 @@ def _pull(logits: Tensor, ids: Tensor, folded: _Folded, kept: Tensor | None, ent
 
 
 def _most_likely(logits: Tensor, sampled: Tensor, num_kept: int, mass: float) -> Tensor:
-    """Return the sampled token and the most likely others, so many as hold the mass; −1 in the places after."""
+    """Return the sampled token and the most likely others, as many as hold the mass, then −1."""
     first = logits.gather(1, sampled)
     others = logits.scatter(1, sampled, -torch.inf).topk(num_kept - 1, dim=1)
     ids = torch.cat((sampled, others.indices), 1)
@@ -241,7 +243,7 @@ def _most_likely(logits: Tensor, sampled: Tensor, num_kept: int, mass: float) ->
 
 
 def _chunks(hidden: Tensor, head: Head) -> Iterator[tuple[slice, Tensor]]:
-    """Slices of tokens and their logits, as many as may be held at once; the logits may be overwritten."""
+    """Yield slices of tokens and their logits, as many as fit at once; the caller may overwrite the logits."""
     held = CPU_LOGITS if hidden.device.type == "cpu" else DEVICE_LOGITS
     vocabulary = head.weight.shape[0]
     size = max(1, min(held // vocabulary, len(hidden)))
@@ -269,19 +271,19 @@ def _slope_of_cap(logits: Tensor, head: Head) -> Tensor | None:
 
 
 def _blocks(weight: Tensor, hidden: Tensor) -> Iterator[slice]:
-    """Slices of the vocabulary: all of it, or blocks where each must be converted first."""
+    """Yield slices of the vocabulary: all of it, or blocks if it must be converted."""
     size = weight.shape[0] if weight.dtype == _factor(hidden) else BLOCK
     for start in range(0, weight.shape[0], size):
         yield slice(start, start + size)
 
 
 def _factor(hidden: Tensor) -> torch.dtype:
-    """The precision of a product's factors: that of the hidden states on a GPU, which sums in float32 all the same."""
+    """Return the dtype of a product's factors: on a GPU that of the hidden states, since it accumulates in float32."""
     return hidden.dtype if hidden.is_cuda else _wide(hidden)
 
 
 def _product(a: Tensor, b: Tensor, factor: torch.dtype, *, out: Tensor) -> None:
-    """out = a·b from factors of this precision, never rounded to it afterwards."""
+    """Compute out = a·b from factors of this dtype, without rounding the result to it."""
     if factor == out.dtype:
         torch.mm(a.to(factor), b.to(factor), out=out)
     else:
@@ -289,7 +291,7 @@ def _product(a: Tensor, b: Tensor, factor: torch.dtype, *, out: Tensor) -> None:
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, factor: torch.dtype) -> None:
-    """total += a·b, likewise."""
+    """Compute total += a·b, likewise."""
     if factor == total.dtype:
         total.addmm_(a.to(factor), b.to(factor))
     else:
@@ -297,7 +299,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, factor: torch.dtype) -> No
 
 
 def _wide(x: Tensor) -> torch.dtype:
-    """Return the precision of logits and sums: at least float32."""
+    """Return the dtype of logits and sums: at least float32."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
@@ -306,7 +308,7 @@ def _no_autocast(x: Tensor) -> AbstractContextManager[None]:
 
 
 def _empty(hidden: Tensor, num_kept: int) -> _Folded:
-    """Room for the statistics of all tokens."""
+    """Allocate the statistics of all tokens."""
     make = {"dtype": _wide(hidden), "device": hidden.device}
     size = len(hidden)
     return _Folded(torch.empty((size, num_kept + 1), **make), *(torch.empty(size, **make) for _ in range(3)))
@@ -323,11 +325,11 @@ def _as_scores(ids: Tensor, log_probs: Tensor, entropy: Tensor, shape: torch.Siz
 
 
 def _check(hidden: Tensor, head: Head) -> int:
-    """Return the size of the vocabulary, once hidden states and head fit together."""
+    """Check that hidden states and head fit together; return the size of the vocabulary."""
     if head.weight.ndim != 2 or hidden.ndim < 1 or hidden.shape[-1] != head.weight.shape[1]:
         raise ValueError(
             f"hidden states {tuple(hidden.shape)} do not fit a vocabulary matrix {tuple(head.weight.shape)}: "
-            "wanted [..., hidden] and [vocabulary, hidden]"
+            "expected [..., hidden] and [vocabulary, hidden]"
         )
     vocabulary = head.weight.shape[0]
     if head.bias is not None and head.bias.shape != (vocabulary,):

@@ -1,8 +1,8 @@
 """The projections as PyTorch modules.
 
 Bounds given as numbers are plain attributes; bounds given as tensors are buffers, and as `nn.Parameter` parameters:
-they move with the module and are part of its state. `check=False` leaves out the look at values at the door, for hot
-loops; under `torch.compile` there is none anyway, because there are no values to look at.
+they move with the module and are part of its state. `check=False` skips checks of values, for hot loops;
+`torch.compile` skips them anyway, because values are not concrete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Bound = float | Tensor | tuple[float | Tensor, ...]
 
 
 def _full_precision() -> contextlib.AbstractContextManager[Any]:
-    """Autocast off: it would make products inside bfloat16."""
+    """Disable autocast, which would compute products in bfloat16."""
     if torch.compiler.is_compiling() or not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
         return contextlib.nullcontext()
     stack = contextlib.ExitStack()
@@ -42,7 +42,7 @@ def _full_precision() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def _constant() -> Iterator[None]:
-    """Autocast and gradients off."""
+    """Disable autocast and gradients."""
     with torch.no_grad(), _full_precision():
         yield
 
@@ -52,8 +52,8 @@ HOST = Host(
     leave=lambda projected, given: (
         projected if is_policy(given) else open_distribution(given, "predicted").close(projected)
     ),
-    # Dynamo need not follow them: a compiled layer then guards 27 objects at each call instead of 261. They are traced
-    # with the rest of the graph below. (What `allow_in_graph` imports, every optimiser of PyTorch imports too.)
+    # Dynamo need not trace into them: a compiled layer then guards 27 objects per call instead of 261. They are traced
+    # with the rest of the graph by AOTAutograd. (Every PyTorch optimiser imports what `allow_in_graph` imports.)
     project=torch.compiler.allow_in_graph(core.project),  # pyright: ignore[reportArgumentType]
     project_jointly=torch.compiler.allow_in_graph(core.project_jointly),  # pyright: ignore[reportArgumentType]
     measuring=_full_precision,
@@ -62,7 +62,7 @@ HOST = Host(
 
 
 def _hold(module: nn.Module, name: str, value: Bound | None) -> None:
-    """Keep a number as an attribute, a tensor as a buffer, a parameter as a parameter."""
+    """Store a number as an attribute, a tensor as a buffer, a parameter as a parameter."""
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         module.register_buffer(name, value)
     else:
@@ -82,7 +82,7 @@ class _Separate(SeparateLayer, nn.Module):
         self.check_bounds()
 
     def trust_region(self) -> Region:
-        """Return what is measured, and how it is held. See `SeparateLayer`."""
+        """Return the region. See `SeparateLayer`."""
         return self.region
 
     def extra_repr(self) -> str:
@@ -95,8 +95,8 @@ class KLProjection(_Separate):
     Args:
         mean_bound: Largest ½ Mahalanobis² between the projected and the old mean.
         cov_bound: Largest covariance part of KL(projected‖old).
-        entropy_first: Whether an entropy target is met before the projection, so that the bounds have the last word.
-        check: Whether values are looked at, on the way in and on the way out.
+        entropy_first: Whether to meet an entropy target before the projection, so that the bounds take precedence.
+        check: Whether to check values of inputs and results.
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite.
@@ -120,9 +120,9 @@ class WassersteinProjection(_Separate):
     Args:
         mean_bound: Largest squared Mahalanobis distance between the projected and the old mean.
         cov_bound: Largest covariance part of the squared distance.
-        form: "commuting", the paper's, as if the covariances commuted, or "exact"; for diagonal ones the two are one.
-        entropy_first: Whether an entropy target is met before the projection, so that the bounds have the last word.
-        check: Whether values are looked at, on the way in and on the way out.
+        form: "commuting", as in the paper, exact if the covariances commute; or "exact". Diagonal ones commute.
+        entropy_first: Whether to meet an entropy target before the projection, so that the bounds take precedence.
+        check: Whether to check values of inputs and results.
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite, or the form does not exist.
@@ -154,9 +154,9 @@ class FrobeniusProjection(_Separate):
     Args:
         mean_bound: Largest squared Mahalanobis distance between the projected and the old mean.
         cov_bound: Largest squared norm of the change of covariance.
-        whitened: Whether that change is measured as the old policy sees it, whatever the units of the actions.
-        entropy_first: Whether an entropy target is met before the projection, so that the bounds have the last word.
-        check: Whether values are looked at, on the way in and on the way out.
+        whitened: Whether to whiten the change by the old covariance, which makes it independent of the actions' units.
+        entropy_first: Whether to meet an entropy target before the projection, so that the bounds take precedence.
+        check: Whether to check values of inputs and results.
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite.
@@ -185,13 +185,13 @@ class FrobeniusProjection(_Separate):
 class JointKLProjection(JointLayer, nn.Module):
     """One KL bound for the whole distribution; the entropy target is part of the optimisation.
 
-    It serves policies of every kind. Covariances are per state afterwards, also where they were shared before.
+    It supports every family. Projected covariances are contextual, even if they were shared before.
 
     Args:
         bound: Largest KL(projected‖old).
-        min_entropy: The entropy that each state has at least; None for no target.
+        min_entropy: A lower bound on each state's entropy; None for no target.
         entropy_equality: Whether each state has that entropy exactly.
-        check: Whether values are looked at, on the way in and on the way out.
+        check: Whether to check values of inputs and results.
 
     Raises:
         ValueError: If the bound is a number that is not positive and finite.

@@ -1,4 +1,4 @@
-"""Trust regions token by token: kept log-probabilities in, loss and diagnostics out, for any training loop.
+"""Token-level trust regions: kept log-probabilities in, loss and diagnostics out, for any training loop.
 
 Per token, with π the network, π_old the policy that sampled and π̃ the projection of π, all over the kept ids and the
 rest (Becker, Freymuth, Thilges, Otto, Neumann: "TROLL", 2025):
@@ -24,7 +24,7 @@ class ProjectedTokens(NamedTuple):
 
     Attributes:
         policy: The projected policy π̃.
-        regression: KL(π‖π̃) with π̃ a constant: what pulls the network back into the region.
+        regression: KL(π‖π̃) with π̃ a constant: the penalty that pulls the network back into the region.
         kl: KL(π‖π_old), a constant.
         projected_kl: KL(π̃‖π_old), a constant, at most the bound.
         projected: Whether the token was outside.
@@ -38,7 +38,7 @@ class ProjectedTokens(NamedTuple):
 
 
 class TokenLoss(NamedTuple):
-    """The loss and what a run should watch; one number per token, 0 where the mask is.
+    """The loss and diagnostics; one number per token, 0 outside of the mask.
 
     Attributes:
         loss: −π̃(a)/π_old(a) · A + α KL(π‖π̃).
@@ -63,13 +63,13 @@ def project_tokens(predicted: SparseCategorical, old: SparseCategorical, *, boun
     Args:
         predicted: The network's policy, scored at the old policy's ids.
         old: The policy that sampled the tokens, a constant.
-        bound: ε, the largest KL(π̃‖π_old) over kept ids and rest; `inf` leaves every token as it is.
+        bound: ε, the largest KL(π̃‖π_old) over kept ids and rest; `inf` changes nothing.
 
     Returns:
         The projected policy and its distances.
 
     Raises:
-        ValueError: Policies that do not fit together, or a bound that is not positive.
+        ValueError: Inconsistent policies, or a bound that is not positive.
     """
     old, constant = old.detached(), predicted.detached()
     kl = cast(Tensor, kl_of(constant, old))
@@ -91,7 +91,7 @@ def trust_region_loss(
     regression_weight: float = 1.0,
     mask: Tensor | None = None,
 ) -> TokenLoss:
-    """Return the loss of each token, to be averaged as the training loop averages.
+    """Compute the loss of each token, for the training loop to average.
 
     Args:
         predicted: The network's policy `[*batch]`, scored at the old policy's ids; the sampled token in place 0.
@@ -99,13 +99,13 @@ def trust_region_loss(
         advantages: One per token, or anything that broadcasts to `[*batch]`.
         bound: ε.
         regression_weight: α.
-        mask: `[*batch]`, whether a token is trained on; others may hold anything and get 0.
+        mask: `[*batch]`, whether to train on a token; other tokens may hold anything and get 0.
 
     Returns:
         The loss and diagnostics.
 
     Raises:
-        ValueError: Policies that do not fit together, or a bound that is not positive.
+        ValueError: Inconsistent policies, or a bound that is not positive.
     """
     shape = predicted.log_probs.shape[:-1]
     chosen = torch.ones(shape, dtype=torch.bool, device=predicted.log_probs.device) if mask is None else mask.bool()
