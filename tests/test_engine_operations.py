@@ -17,7 +17,7 @@ CONCRETE = {
 every_engine = pytest.mark.parametrize(("e", "array"), CONCRETE.values(), ids=CONCRETE)
 not_jax = pytest.mark.parametrize(("e", "array"), [CONCRETE["numpy"], CONCRETE["torch"]], ids=["numpy", "torch"])
 """For functions of the namespace, where JAX's is JAX's own."""
-LONG = 3 * numpy_engine.WORTH_A_CROSSING
+LONG = 3 * numpy_engine.MIN_SIZE_FOR_TORCH
 """More entries than NumPy keeps to itself where PyTorch is loaded."""
 
 
@@ -161,7 +161,7 @@ def test_joining_and_converting(e, array):
     single = array(np.zeros(1, "float32"))
     for value in (2.5, np.array([2.5, 3.0])):
         same(e.asarray(value, single), np.asarray(value, "float32"))
-    same(e.once(array(x)), x)
+    same(e.barrier(array(x)), x)
 
 
 @every_engine
@@ -172,25 +172,25 @@ def test_all_and_any(e, array):
 
 
 @every_engine
-def test_mending(e, array):
+def test_recomputing(e, array):
     """Bad states by the careful way, the others as found; each array of the solution has axes of its own."""
     x, y, bad = random(3, 2), random(3), np.array([True, False, True])
     careful = lambda x, y: (x + 1.0, -y)  # noqa: E731
     for mask in (bad, ~bad & bad):
-        found = e.mend(array(mask), careful, (array(x), array(y)), array(x), array(y))
+        found = e.recompute(array(mask), careful, (array(x), array(y)), array(x), array(y))
         same(found[0], np.where(mask[:, None], x + 1.0, x))
         same(found[1], np.where(mask, -y, y))
     traced = torch_engine(concrete=False)
-    found = traced.mend(
+    found = traced.recompute(
         *(torch.tensor(bad), careful, (torch.tensor(x), torch.tensor(y)), torch.tensor(x), torch.tensor(y))
     )
     same(found[0], np.where(bad[:, None], x + 1.0, x))
     same(found[1], np.where(bad, -y, y))
 
 
-def test_eager_loops_count_steps_also_of_those_set_apart():
+def test_eager_loops_count_steps_also_of_independent_states():
     """The few that go on by themselves get what is left of the steps, not all of them again."""
     count, ends = np.zeros(6), np.array([1.0, 1.0, 1.0, 1.0, 1.0, 9.0])
     body = lambda count, end: (np.where(count < end, count + 1.0, count), end)  # noqa: E731
-    found, _ = NUMPY.loop(lambda count, end: count < end, body, (count, ends), max_steps=4, apart=True)
+    found, _ = NUMPY.loop(lambda count, end: count < end, body, (count, ends), max_steps=4, independent=True)
     assert found.tolist() == [1.0, 1.0, 1.0, 1.0, 1.0, 4.0]
