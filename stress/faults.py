@@ -34,7 +34,7 @@ EXPECTED = {  # what the message has to contain, besides where it happened and h
     "nan-reward": "reward is nan, not a finite number",
     "inf-reward": "reward is inf, not a finite number",
     "no-reward": "reward is None, not a finite number",
-    "wrong-shape": "observation has shape (1,), its space says (2,)",
+    "wrong-shape": "observation has shape (1,), its space has (2,)",
     "wrong-type": "observation is a dict, not an array of numbers",
     "too-few-values": "step did not return (observation, reward, terminated, truncated, info)",
     "hangs": "has not answered for 2 s, in troubles.py, line",

@@ -1,4 +1,4 @@
-"""Schedules for the entropy that a policy is held to.
+"""Schedules of a policy's entropy target.
 
 `initial` is the entropy of the policy before its first update, `target` the final entropy **per action dimension**, and
 `progress` the share of training done, i/N in the paper. All may be arrays of any framework.
@@ -12,7 +12,7 @@ from trpl.gaussians import DiagGaussian, FullGaussian
 from trpl.projections.joint_kl import entropy_range
 from trpl.types import Array, PerState
 
-REACH = 0.9  # of the entropies within a KL bound: at the very edge only one policy is left, and no gradient
+REACH = 0.9  # share of the feasible entropies: at the very edge only one policy is left, and no gradient
 SCHEDULES = ("none", "exponential", "linear")
 
 
@@ -22,12 +22,12 @@ def exponential(*, initial: Array, target: Array, temperature: float, progress: 
     Args:
         initial: H₀, the entropy of the policy before its first update.
         target: κ, the final entropy per action dimension.
-        temperature: τ, how fast the entropy falls: the share of the way that is left after a tenth of training.
-        progress: i/N, the share of training that is done.
+        temperature: τ, the remaining share of the difference after a tenth of training.
+        progress: i/N, the share of training done.
         dim: d, the number of action dimensions.
 
     Returns:
-        The entropy to hold the policy to.
+        The entropy target.
 
     Example:
         >>> from trpl.entropy_schedule import exponential
@@ -44,11 +44,11 @@ def linear(*, initial: Array, target: Array, progress: Array, dim: int) -> Array
     Args:
         initial: H₀, the entropy of the policy before its first update.
         target: κ, the final entropy per action dimension.
-        progress: i/N, the share of training that is done.
+        progress: i/N, the share of training done.
         dim: d, the number of action dimensions.
 
     Returns:
-        The entropy to hold the policy to.
+        The entropy target.
     """
     return initial + (target * dim - initial) * progress
 
@@ -56,18 +56,18 @@ def linear(*, initial: Array, target: Array, progress: Array, dim: int) -> Array
 def scheduled(
     schedule: str, *, initial: Array, target: Array, temperature: float | None, progress: Array, dim: int
 ) -> Array:
-    """Compute β by the schedule of this name.
+    """Compute β by the name of a schedule.
 
     Args:
         schedule: "exponential" or "linear".
         initial: The entropy of the policy before its first update.
         target: The final entropy per action dimension.
-        temperature: How fast an exponential schedule falls; the linear one has none.
-        progress: The share of training that is done, from 0 to 1.
+        temperature: τ of the exponential schedule; None for the linear one.
+        progress: The share of training done, from 0 to 1.
         dim: The number of action dimensions.
 
     Returns:
-        The entropy to hold the policy to.
+        The entropy target.
     """
     if schedule == "linear":
         return linear(initial=initial, target=target, progress=progress, dim=dim)
@@ -76,17 +76,17 @@ def scheduled(
 
 
 def within_reach(target: Array, old: Policy, bound: Array | float) -> PerState:
-    """Find the entropy nearest to the target that policies within a KL bound of the old one have.
+    """Clip the target to the entropies of policies within a KL bound of the old one.
 
-    Where one bound holds for everything, no policy may exist that has the target's entropy too.
+    With one bound on the whole KL there may be no policy with the target entropy.
 
     Args:
-        target: The entropy asked for, one for all states or one for each.
-        old: The policy around which the bound lies.
+        target: The entropy target, one for all states or one per state.
+        old: The policy at the centre of the bound.
         bound: The bound on the whole KL.
 
     Returns:
-        An entropy for each state; for Gaussians one for each covariance.
+        An entropy per state; for Gaussians one per covariance.
     """
     family = family_of(old)
     e, here = engine_of(*family.arrays(old)), entropy(old)

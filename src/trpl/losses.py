@@ -11,7 +11,7 @@ from trpl.types import Array
 
 
 def normalised(advantages: Array, *, unbiased: bool = False) -> Array:
-    """Shift and scale advantages to mean 0 and deviation 1 over the minibatch.
+    """Standardise advantages to mean 0 and deviation 1 over the minibatch.
 
     Args:
         advantages: The advantage of each sample.
@@ -32,7 +32,7 @@ def weighted_advantages(log_ratio: Array, advantages: Array) -> Array:
         advantages: The advantage of each sample.
 
     Returns:
-        What each sample adds to the surrogate.
+        Each sample's term of the surrogate.
     """
     return array_namespace(advantages).exp(log_ratio) * advantages
 
@@ -56,7 +56,7 @@ def clipped_surrogate(log_ratio: Array, advantages: Array, *, clip: float) -> Ar
     Args:
         log_ratio: log π(a|s) − log π_old(a|s) of each sample.
         advantages: The advantage of each sample.
-        clip: How far a ratio may go from 1.
+        clip: The largest distance of a ratio from 1.
 
     Returns:
         The loss.
@@ -67,7 +67,7 @@ def clipped_surrogate(log_ratio: Array, advantages: Array, *, clip: float) -> Ar
 
 
 class TrustRegionLoss(NamedTuple):
-    """What a policy epoch minimises, and its two terms."""
+    """The loss of a policy epoch, and its two terms."""
 
     total: Array
     surrogate: Array
@@ -115,8 +115,8 @@ def squared_error(values: Array, returns: Array) -> Array:
     """Compute the mean squared error of a value function.
 
     Args:
-        values: What the value function says.
-        returns: What it should say.
+        values: The value function's predictions.
+        returns: Their targets.
 
     Returns:
         The mean over the minibatch.
@@ -126,13 +126,13 @@ def squared_error(values: Array, returns: Array) -> Array:
 
 
 def clipped_squared_error(values: Array, returns: Array, *, old_values: Array, clip: float) -> Array:
-    """Take the larger of the errors of V and of V held within ± clip of the old value: no gain from a longer step.
+    """Take the larger of the errors of V and of V clipped to ± clip around the old value: no gain from a longer step.
 
     Args:
-        values: What the value function says now.
-        returns: What it should say.
-        old_values: What it said before the update.
-        clip: How far a value may go.
+        values: The value function's predictions.
+        returns: Their targets.
+        old_values: Its predictions before the update.
+        clip: The largest change of a value.
 
     Returns:
         The mean over the minibatch.

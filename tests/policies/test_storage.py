@@ -134,7 +134,7 @@ def test_a_signed_file_that_is_no_file_of_arrays_is_refused(tmp_path, data):
         ({"std/raw": None}, "std/raw is missing"),
         ({"observation/scale": None}, "observation/scale is missing"),
         ({"mean/bias": np.array([np.nan], np.float32)}, "mean/bias is not finite"),
-        ({"mean/bias": np.array([1])}, "mean/bias is not finite numbers"),
+        ({"mean/bias": np.array([1])}, "mean/bias has entries that are not finite"),
         ({"mean/bias": np.zeros((1, 1))}, "do not fit together"),
         ({"layer0/weight": np.zeros(3)}, "no matrix"),
         ({"layer0/bias": np.zeros((3, 1))}, "do not fit together"),

@@ -17,7 +17,7 @@ from trpl.rollouts import Collector, Environment, make_environment
         ("inf observation", r"observation is not finite at index \[0\]"),
         ("nan reward", "reward is nan"),
         ("no reward", "reward is None"),
-        ("shape", r"observation has shape \(1,\), its space says \(2,\)"),
+        ("shape", r"observation has shape \(1,\), its space has \(2,\)"),
         ("type", "observation is a dict"),
     ],
 )

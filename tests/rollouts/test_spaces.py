@@ -71,7 +71,7 @@ def test_unsupported_actions_say_what_is_supported(space, words):
 def test_policies_for_boxes_say_where_they_mean_nothing():
     with pytest.raises(UnsupportedSpaceError, match=r"policy 'beta' is for bounded Box actions, .* Discrete\(2\)"):
         head_of(spaces.Discrete(2), Task("mine", policy="beta"))
-    with pytest.raises(UnsupportedSpaceError, match="policy 'squashed' needs ends on both sides"):
+    with pytest.raises(UnsupportedSpaceError, match="policy 'squashed' needs a bounded action space"):
         head_of(spaces.Box(-1.0, np.inf, (2,)), Task("mine", policy="squashed"))
 
 

@@ -1,4 +1,4 @@
-"""Acting with trained weights: NumPy alone, no JAX.
+"""Acting with trained weights, in NumPy without JAX.
 
 The same forward pass serves collection, evaluation and a policy loaded from a run folder. A jitted call per
 environment step would cost more than the 64 × 64 network itself.
@@ -16,11 +16,11 @@ from trpl.policies.normaliser import standardise
 from trpl.policies.storage import newest_checkpoint, read_checkpoint, stored_head
 from trpl.policies.weights import SPREADS, affine, covariance_of, hidden_names, is_contextual
 
-add, tanh = np.add, np.tanh  # looked up once: acting runs at every environment step
+add, tanh = np.add, np.tanh  # bound once: acting runs at every environment step
 
 
 class GaussianActor:
-    """Weights by name → mean and samples of the Gaussian policy, for normalised observations [..., obs], float32."""
+    """Mean and samples of a Gaussian policy by its weights, for normalised observations [..., obs], float32."""
 
     def __init__(self, weights: Mapping[str, Any]):
         weights = {name: np.asarray(weight, np.float32) for name, weight in weights.items()}
@@ -33,37 +33,36 @@ class GaussianActor:
             self._spread = affine(weights, spread)
         else:
             self._shared_scale = self._scale(weights[f"{spread}/raw"])
-        # one observation: matrix times vector with the transpose stored apart, which NumPy does fastest
+        # single observations: matrix times vector with the transpose stored contiguously, which is fastest in NumPy
         self._single = [(np.ascontiguousarray(weight.T).dot, bias) for weight, bias in self._layers]
         self._single_mean = np.ascontiguousarray(self._mean[0].T).dot, self._mean[1]
 
     def mode(self, observations: np.ndarray) -> np.ndarray:
-        """Return the mean, which is the most likely action: what acts when no noise is wanted."""
+        """Return the mean, which is the most likely action."""
         return self._features_and_mean(observations)[1]
 
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> np.ndarray:
-        """Standard normal numbers for steps in states [*states]."""
+        """Draw standard normal numbers for steps in states [*states]."""
         return rng.standard_normal((num_steps, *states, self.action_size), dtype=np.float32)
 
     def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """mean + L·noise with Σ = LLᵀ and standard normal `noise` [..., act]; raw, neither squashed nor clipped."""
+        """Return mean + L·noise with Σ = LLᵀ and standard normal `noise` [..., act], neither squashed nor clipped."""
         features, mean = self._features_and_mean(observations)
         scale = self._scale(_affine(features, self._spread)) if self.contextual else self._shared_scale
         return add(mean, self._scaled(noise, scale), mean)
 
     def prepared(self, noise: np.ndarray) -> tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], np.ndarray]:
-        """Prepare a loop over single observations.
+        """Prepare a loop over single observations: return `sample`, or a faster equivalent, and the noise [T, act] for
+        it.
 
-        `sample`, or what does the same faster, and the noise [T, act] for it.
-
-        With one covariance for all states everything but the network can be worked out before the loop.
+        For a shared covariance everything but the network is computed before the loop.
         """
         if self.contextual:
             return self.sample, noise
         return self._shifted, self._scaled(noise, self._shared_scale) + self._mean[1]
 
     def _shifted(self, observation: np.ndarray, shift: np.ndarray) -> np.ndarray:
-        """Return the network's last product plus `shift`, which holds its bias."""
+        """Return the network's last product plus `shift`, which includes its bias."""
         action = self._single_mean[0](self._single_features(observation))
         return add(action, shift, action)
 
@@ -101,7 +100,7 @@ def _affine(x: np.ndarray, layer: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 
 
 class HeadActor:
-    """The same for any other head: its outputs for normalised observations [..., obs], and what it draws from them."""
+    """Outputs and samples of any other head, for normalised observations [..., obs]."""
 
     def __init__(self, weights: Mapping[str, Any], head: Head):
         weights = {name: np.asarray(weight, np.float32) for name, weight in weights.items()}
@@ -112,19 +111,19 @@ class HeadActor:
         self.obs_size = [*self._layers, self._endings[0][1]][0][0].shape[0]
 
     def mode(self, observations: np.ndarray) -> np.ndarray:
-        """Return the most likely action: what acts when no noise is wanted."""
+        """Return the most likely action."""
         return self.head.mode(self._outputs(observations))
 
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Sequence[Any]:
-        """What `sample` takes, an entry for each step."""
+        """Draw the noise for `sample`, an entry per step."""
         return self.head.noise(rng, num_steps, states)
 
     def sample(self, observations: np.ndarray, noise: Any) -> np.ndarray:
-        """Actions drawn from the policy, as rollouts keep them."""
+        """Draw actions, in the form that rollouts keep."""
         return self.head.sample(self._outputs(observations), noise)
 
     def prepared(self, noise: Sequence[Any]) -> tuple[Callable[[np.ndarray, Any], np.ndarray], Sequence[Any]]:
-        """For a loop over single observations: there is nothing to work out before it."""
+        """Prepare a loop over single observations: return `sample` and the noise unchanged."""
         return self.sample, noise
 
     def _outputs(self, x: np.ndarray) -> dict[str, np.ndarray]:
@@ -135,7 +134,7 @@ class HeadActor:
 
 
 def make_actor(weights: Mapping[str, Any], head: Head) -> GaussianActor | HeadActor:
-    """Make what acts with a network's weights: for a Gaussian alone the faster one."""
+    """Make the actor of a network's weights: a faster one for a single Gaussian."""
     return GaussianActor(weights) if head.gaussian else HeadActor(weights, head)
 
 
@@ -144,8 +143,7 @@ class Policy:
 
     Noise-free as in evaluation; given a NumPy generator, `policy(observation, rng)` samples as in training.
     Observations may have any leading axes. Actions are the environment's: a number for `Discrete`, a tuple or a
-    dictionary for hybrid spaces, and where the policy was trained in units of the action box, squashed or clipped to
-    it, they are that here too.
+    dictionary for hybrid spaces; units of the action box, squashing and clipping are applied as in training.
     """
 
     def __init__(
@@ -185,7 +183,7 @@ def load_policy(run: str | Path) -> Policy:
     """Load a trained policy that acts with NumPy alone.
 
     Args:
-        run: A run folder, whose newest sound checkpoint is taken, one of its checkpoint folders, or RUN/best.
+        run: A run folder (for its newest sound checkpoint), one of its checkpoint folders, or RUN/best.
 
     Returns:
         The policy: `action = policy(observation)`.

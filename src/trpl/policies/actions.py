@@ -1,4 +1,4 @@
-"""From a policy's actions to those of a box: in its units, squashed into it, clipped to it, or as they are."""
+"""The map from a policy's actions to those of a box: scaled, squashed, clipped, or raw."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 UNITS = ("raw", "box")
 GAIN, OFFSET, LOW, HIGH = "action/gain", "action/offset", "action/low", "action/high"
-SQUASH = "action/squash"  # all ones where actions are squashed, absent where not
+SQUASH = "action/squash"  # all ones if actions are squashed, else absent
 
 
 class ActionMap(NamedTuple):
-    """action = offset + gain · a, then held within low and high where they are given; tanh(a) for a with `squash`."""
+    """action = offset + gain · a, clipped to low and high if given; tanh(a) in place of a with `squash`."""
 
     gain: np.ndarray
     offset: np.ndarray
@@ -22,29 +22,29 @@ class ActionMap(NamedTuple):
     squash: bool = False
 
     def __call__(self, action: np.ndarray) -> np.ndarray:
-        """Give the environment's action for the policy's; the type stays."""
+        """Map the policy's action to the environment's, in the same dtype."""
         if self.squash:
             action = np.tanh(action)
         found = (self.offset + self.gain * action).astype(action.dtype)
         return found if self.low is None else np.clip(found, self.low, self.high)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Give what a checkpoint keeps of it."""
+        """Return the arrays for a checkpoint."""
         limits = {} if self.low is None or self.high is None else {LOW: self.low, HIGH: self.high}
         squash = {SQUASH: np.ones_like(self.gain)} if self.squash else {}
         return {GAIN: self.gain, OFFSET: self.offset, **limits, **squash}
 
     def to_json(self) -> dict[str, Any]:
-        """Give what `from_json` needs."""
+        """Return the values for `from_json`."""
         vectors = {name: getattr(self, name) for name in ("gain", "offset", "low", "high")}
         return {**{name: None if x is None else x.tolist() for name, x in vectors.items()}, "squash": self.squash}
 
     @classmethod
     def from_json(cls, values: Any) -> ActionMap | None:
-        """Read back what `to_json` gave; None stays None.
+        """Read the output of `to_json`; None stays None.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: The values are malformed.
         """
         if values is None:
             return None
@@ -56,9 +56,9 @@ class ActionMap(NamedTuple):
 
 
 def action_map(low: np.ndarray, high: np.ndarray, *, units: str, clip: bool) -> ActionMap | None:
-    """Make the map for a box; None where actions go to the environment as they are.
+    """Make the map for a box; None for raw actions.
 
-    In units "box" the middle of the box is 0 and its ends are ±1; a dimension without an end on both sides stays raw.
+    In units "box" the middle of the box is 0 and its ends are ±1; a dimension without two finite ends stays raw.
     """
     if units == "raw" and not clip:
         return None
@@ -71,27 +71,27 @@ def action_map(low: np.ndarray, high: np.ndarray, *, units: str, clip: bool) -> 
 
 
 def squashed_map(low: np.ndarray, high: np.ndarray) -> ActionMap:
-    """Make the map of all numbers into a box with ends on all sides: its middle, and tanh times half its width."""
+    """Make the map of all numbers into a bounded box: its middle, and tanh times half its width."""
     low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
     half = (high - low) / 2
     return ActionMap(half, low + half, low, high, squash=True)
 
 
 def unit_map(low: np.ndarray, high: np.ndarray) -> ActionMap:
-    """Make the map of numbers between 0 and 1 into a box with ends on all sides."""
+    """Make the map of numbers between 0 and 1 into a bounded box."""
     low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
     return ActionMap(high - low, low, low, high)
 
 
 def take_action_map(arrays: dict[str, Any]) -> ActionMap | None:
-    """Take the map out of a checkpoint's arrays; checkpoints of raw actions have none."""
+    """Pop the map from a checkpoint's arrays; None for raw actions."""
     found = {name: arrays.pop(name, None) for name in (GAIN, OFFSET, LOW, HIGH)}
     squash = arrays.pop(SQUASH, None) is not None
     return None if found[GAIN] is None else ActionMap(*found.values(), squash=squash)
 
 
 def map_problem(arrays: Mapping[str, np.ndarray], action_size: int) -> str | None:
-    """Say what keeps arrays from being a map."""
+    """Describe why arrays are not a valid map; None if they are."""
     present = [name for name in (GAIN, OFFSET, LOW, HIGH, SQUASH) if name in arrays]
     partly = len({name in arrays for name in (GAIN, OFFSET)}) == 2 or len({name in arrays for name in (LOW, HIGH)}) == 2
     if partly or present == [SQUASH]:

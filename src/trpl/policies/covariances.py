@@ -1,7 +1,7 @@
-"""From a network's raw outputs to a covariance and back, once for NumPy, JAX and PyTorch.
+"""The map from a network's raw outputs to a covariance and back, for NumPy, JAX and PyTorch.
 
 A standard deviation is softplus(raw + shift) + 1e-5, equal to 1 at raw = 0. A full covariance is given by its Cholesky
-factor: `raw` holds the diagonal, which goes through the same map, then the rest of the lower triangle row by row.
+factor: `raw` holds the diagonal, which is mapped likewise, then the rest of the lower triangle row by row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
 from trpl.types import Array
 
 MIN_STD = 1e-5
-STD_SHIFT = math.log(math.expm1(1.0 - MIN_STD))  # softplus(STD_SHIFT) + MIN_STD = 1: policies start with deviation 1
+STD_SHIFT = math.log(math.expm1(1.0 - MIN_STD))  # softplus(STD_SHIFT) + MIN_STD = 1: the initial deviation is 1
 
 
 def spread_size(covariance: str, dim: int) -> int:
@@ -67,11 +67,10 @@ def raw_from_cholesky(chol: Array) -> Array:
 
 
 def share_covariance(p: Gaussian) -> Gaussian:
-    """Reduce covariances that depend on the state to one for all states.
+    """Reduce contextual covariances to one for all states; return `p` unchanged if its covariance is shared.
 
-    The separate projections keep a shared covariance shared, and `p` is returned as it is. The joint one makes it
-    depend on the state: then the mean of the Cholesky factors over the batch, with the geometric mean on the diagonal,
-    which keeps the mean entropy.
+    The joint projection makes shared covariances contextual. The result is the mean of the Cholesky factors over the
+    batch, with the geometric mean on the diagonal, which preserves the mean entropy.
     """
     if p.shares_covariance:
         return p
@@ -84,7 +83,7 @@ def share_covariance(p: Gaussian) -> Gaussian:
 
 
 def _places(dim: int) -> np.ndarray:
-    """Find for each entry of the factor, row by row, the index of its number; the last, a zero, above the diagonal."""
+    """Return the index of the raw number of each entry, row by row; above the diagonal that of an appended zero."""
     places = np.full((dim, dim), dim * (dim + 1) // 2)
     np.fill_diagonal(places, np.arange(dim))
     places[np.tril_indices(dim, -1)] = np.arange(dim, dim * (dim + 1) // 2)
@@ -92,5 +91,5 @@ def _places(dim: int) -> np.ndarray:
 
 
 def _beside(x: Array) -> dict[str, object]:
-    """Say where an array made for `x` has to be; NumPy and JAX put it there by themselves."""
+    """Return the device argument for an array to be combined with `x`; NumPy and JAX need none."""
     return {"device": x.device} if type(x).__module__.startswith("torch") else {}

@@ -1,7 +1,7 @@
 """Policy and value networks in JAX.
 
-A network is a frozen description; its weights are a flat dictionary of arrays under the names of `weights`, the very
-names that stand in a checkpoint and that `acting` reads.
+A network is a frozen description; its weights are a flat dictionary of arrays under the names of `weights`, which
+checkpoints and `acting` use too.
 """
 
 import itertools
@@ -23,14 +23,14 @@ HIDDEN_GAIN, VALUE_GAIN = 2.0**0.5, 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyNetwork:
-    """A tanh network whose last layers, and what they mean, are a head's."""
+    """A tanh network with the last layers of a head."""
 
     obs_size: int
     head: Head
     hidden_sizes: tuple[int, ...] = (64, 64)
 
     def init(self, key: Array) -> Weights:
-        """Draw orthogonal weights (gain √2, last layers 0.01); biases and shared numbers are 0 or as the head says."""
+        """Draw orthogonal weights (gain √2, last layers 0.01); biases and shared numbers are 0 or set by the head."""
         hidden_key, *keys = jax.random.split(key, max(3, 1 + len(self.head.layers)))
         weights = init_hidden(hidden_key, self.obs_size, self.hidden_sizes)
         features_size = ([self.obs_size, *self.hidden_sizes])[-1]
@@ -40,7 +40,7 @@ class PolicyNetwork:
         return weights | self.head.initial(jnp)
 
     def __call__(self, weights: Weights, observations: Array) -> Policy:
-        """Predict a distribution for each observation; what is shared between states has no batch axes."""
+        """Predict a distribution per observation; shared numbers have no batch axes."""
         features = hidden(weights, observations)
         outputs = {ending.name: layer(weights, ending.name, features) for ending in self.head.layers}
         return self.head.distribution(outputs | {name: weights[f"{name}/raw"] for name in self.head.shared})
@@ -50,7 +50,7 @@ class PolicyNetwork:
         return self.head.log_prob(policy, actions)
 
     def settle(self, weights: Weights, projected: Policy) -> Weights:
-        """Set the numbers that all states share to those of a projection, averaged where it has one for each state."""
+        """Set the shared numbers to those of a projection, averaged over states if it made them contextual."""
         return weights | {f"{name}/raw": value for name, value in self.head.settled(projected).items()}
 
 

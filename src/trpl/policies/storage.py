@@ -1,13 +1,13 @@
-"""Checkpoints on disk: tensors in safetensors, the rest in JSON, every byte under a checksum; no pickle.
+"""Checkpoints on disk: arrays as safetensors, the rest as JSON, everything under a checksum; no pickle.
 
 A checkpoint is a folder `checkpoints/00000120` with
 
     policy.safetensors   the weights that act, under their names, and `observation/shift`, `observation/scale`;
-                         what they mean stands in the meta data, under `head`, where it is not a Gaussian
-    state.safetensors    everything else needed to go on
+                         the metadata describe their meaning under `head`, unless it is a Gaussian
+    state.safetensors    everything else needed to resume
     manifest.json        {"content": {"epoch", "meta", "files": {name: sha256}}, "sha256": of the content}
 
-written into a temporary folder, flushed to the disk and renamed, so that it is there whole or not at all. NumPy only.
+written into a temporary folder, synced to disk and renamed, so that writing is atomic. Needs only NumPy.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from trpl.policies.weights import covariance_of, hidden_names, is_contextual
 FOLDER, BEST = "checkpoints", "best"
 MANIFEST = "manifest.json"
 FILE_NAME = re.compile(r"\w+\.safetensors")
-LARGEST = 1e15  # of an observation: (x − shift)/scale stays within float32
+LARGEST = 1e15  # magnitude of observation statistics for which (x − shift)/scale stays within float32
 Arrays = dict[str, np.ndarray]
 
 
@@ -43,15 +43,15 @@ def write_checkpoint(
     keep: int = 2,
     name: str | None = None,
 ) -> Path:
-    """Write a checkpoint whole or not at all.
+    """Write a checkpoint atomically.
 
     Args:
         run: The run folder.
         epoch: Its number.
         parts: Arrays by name, by the name of their file.
-        meta: What JSON can hold of the rest.
-        keep: How many numbered checkpoints stay, this one counted.
-        name: A name beside the numbered ones; the next checkpoint of that name replaces it.
+        meta: Metadata that JSON can hold.
+        keep: The number of numbered checkpoints to keep, including this one.
+        name: A name instead of the number; the next checkpoint of that name replaces it.
 
     Returns:
         The checkpoint folder.
@@ -72,7 +72,7 @@ def write_checkpoint(
     manifest = {"content": content, "sha256": _digest_json(content)}
     _write_flushed(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
     final = folder / name
-    shutil.rmtree(final, ignore_errors=True)  # the leftover of one that was not sound, or the last of this name
+    shutil.rmtree(final, ignore_errors=True)  # an unsound checkpoint, or the previous one of this name
     temporary.rename(final)
     _flush_folder(folder)
     for old in checkpoint_folders(run)[keep:]:
@@ -93,16 +93,16 @@ def checkpoint_folders(run: str | Path) -> list[Path]:
 
 
 def best_or_same(path: str | Path) -> Path:
-    """Let RUN/best stand for the best checkpoint of a run; any other path is left as it is."""
+    """Resolve RUN/best to the best checkpoint of a run; return any other path unchanged."""
     path = Path(path)
     return path.parent / FOLDER / BEST if path.name == BEST and not path.exists() else path
 
 
 def newest_checkpoint(run: str | Path) -> Path:
-    """Find the newest sound checkpoint of a run; a broken one is named in a warning and passed over.
+    """Find the newest sound checkpoint of a run, with a warning about damaged ones.
 
     Args:
-        run: The run folder; a checkpoint folder, or RUN/best, stands for itself.
+        run: The run folder; a checkpoint folder or RUN/best is returned itself.
 
     Returns:
         The checkpoint folder.
@@ -129,7 +129,7 @@ def newest_checkpoint(run: str | Path) -> Path:
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """Compare every checksum of a checkpoint.
+    """Verify every checksum of a checkpoint.
 
     Args:
         folder: The checkpoint folder.
@@ -150,10 +150,10 @@ def check(folder: Path) -> dict[str, Any]:
     if not sound:
         raise CheckpointError(f"checkpoint {folder} was changed: its manifest does not match its checksum")
     if type(epoch) is not int or not isinstance(meta, dict) or not isinstance(files, dict):
-        raise CheckpointError(f"checkpoint {folder} has a manifest of another kind")
+        raise CheckpointError(f"checkpoint {folder} has a malformed manifest")
     for name, wanted in files.items():
         if not FILE_NAME.fullmatch(name):
-            raise CheckpointError(f"checkpoint {folder} names {name!r}, which is not a file of it")
+            raise CheckpointError(f"checkpoint {folder} lists {name!r}, which is not one of its files")
         try:
             found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         except OSError as error:
@@ -173,7 +173,7 @@ def read_checkpoint(folder: Path, *, part: str) -> tuple[Arrays, dict[str, Any]]
         part: The name of the part.
 
     Returns:
-        Its arrays by name, and the checkpoint's meta data with its `epoch`.
+        Its arrays by name, and the checkpoint's metadata with its `epoch`.
 
     Raises:
         CheckpointError: A file is missing or does not match its checksum.
@@ -196,17 +196,17 @@ def read_checkpoint(folder: Path, *, part: str) -> tuple[Arrays, dict[str, Any]]
 
 
 def _check_policy(arrays: Arrays, meta: Mapping[str, Any], *, where: Path) -> None:
-    """Refuse weights that are no policy: names, shapes from layer to layer, finite numbers."""
+    """Refuse weights that are not a policy: names, shapes from layer to layer, finite numbers."""
     problem = _policy_problem(arrays, meta)
     if problem:
         raise CheckpointError(f"checkpoint {where} holds no policy: {problem}")
 
 
 def stored_head(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Head:
-    """Find the head of a checkpoint's policy: described in its meta data, or a Gaussian's by the names of its weights.
+    """Find the head of a checkpoint's policy: described in its metadata, or a Gaussian's by the names of its weights.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: There is neither.
     """
     if meta.get("head") is not None:
         return from_json(meta["head"])
@@ -228,10 +228,10 @@ def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
         if name not in arrays:
             return f"{name} is missing"
         if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
-            return f"{name} is not finite numbers"
+            return f"{name} has entries that are not finite"
     shapes = {name: array.shape for name, array in arrays.items()}
     if len(shapes[f"{layers[0]}/weight"]) != 2:
-        return "its first layer is no matrix"
+        return "its first layer is not a matrix"
     size = shapes[f"{layers[0]}/weight"][0]
     fits = shapes["observation/shift"] == shapes["observation/scale"] == (size,) and head.action_size > 0 < size
     for layer in hidden:
@@ -247,7 +247,7 @@ def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
         return problem
     shift, scale = np.abs(arrays["observation/shift"]), arrays["observation/scale"]
     if not ((shift < LARGEST) & (scale > 1 / LARGEST) & (scale < LARGEST)).all():
-        return "its observation/shift and observation/scale are no statistics of observations"
+        return "its observation/shift and observation/scale are not valid statistics of observations"
     clip = meta.get("observation_clip", "missing")
     if clip is not None and not (type(clip) in (int, float) and 0 < clip < np.inf):
         return f"its observation_clip is {clip!r}"

@@ -2,8 +2,8 @@
 
 layer0/weight, layer0/bias, layer1/...    the hidden layers, [in, out] and [out]
 mean/weight, mean/bias                    the head of the mean
-std/raw or chol/raw                       one covariance for all states, as raw numbers (`covariances`)
-std/weight, std/bias or chol/...          instead of these: a head for a covariance per state
+std/raw or chol/raw                       a shared covariance, as raw numbers (`covariances`)
+std/weight, std/bias or chol/...          instead of these: a head for a contextual covariance
 logits/..., shape/...                     instead of all these: the last layer of a discrete or of a Beta policy
 part0.mean/..., part1.logits/...          the last layers of a product's parts
 """
@@ -54,5 +54,5 @@ def covariance_of(weights: Mapping[str, A]) -> str:
 
 
 def is_contextual(weights: Mapping[str, A]) -> bool:
-    """Tell whether there is a covariance per state."""
+    """Tell whether the covariance is contextual."""
     return f"{SPREADS[covariance_of(weights)]}/weight" in weights

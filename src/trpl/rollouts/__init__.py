@@ -1,4 +1,4 @@
-"""How data is gathered: environments, normalisation, collection, advantages, evaluation, video.
+"""Data collection: environments, normalisation, collection, advantages, evaluation, video.
 
 Importing this package registers the project's own tasks with Gymnasium under `trpl/`.
 """

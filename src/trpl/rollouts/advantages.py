@@ -1,4 +1,4 @@
-"""Generalised advantage estimation, in JAX, for rollouts with two kinds of endings."""
+"""Generalised advantage estimation, in JAX, with separate treatment of termination and truncation."""
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +20,15 @@ def generalised_advantages(
         δ_t = r_t + γ V(s′_t)(1 − terminated_t) − V(s_t)
         A_t = δ_t + γλ (1 − (terminated_t ∨ truncated_t)) A_{t+1}
 
-    s′_t is the true next state, before any reset: a time limit, and the end of the rollout, are bootstrapped from it;
-    only `terminated` says that nothing comes after. Returns for the value function are A + V.
+    s′_t is the next state before any reset: time limits and the end of the rollout are bootstrapped from it; only
+    `terminated` means that nothing follows. Returns for the value function are A + V.
 
     Args:
         rewards: r [T, N].
         values: V(s) [T, N].
         next_values: V(s′) [T, N].
         terminated: Whether a step ended its episode [T, N].
-        truncated: Whether a step met a time limit [T, N].
+        truncated: Whether a step reached a time limit [T, N].
         discount: γ.
         gae_lambda: λ.
         released_time_limits: Whether A = 0, and so A + V = V(s), at a time limit, as in the authors' release.

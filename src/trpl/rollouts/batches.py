@@ -1,7 +1,7 @@
-"""Environments side by side: one after the other, in threads, in processes, or together by `envpool`.
+"""Vectorised environments: one after the other, in threads, in processes, or by `envpool`.
 
-Either way an episode that ends is followed by the first observation of the next one within the same step, and its true
-last observation is handed over separately, so that no step of a rollout is a mere reset.
+An episode that ends is followed by the first observation of the next one within the same step, and its last observation
+is returned separately, so that no step of a rollout is a mere reset.
 """
 
 import os
@@ -28,10 +28,10 @@ class Environments(Protocol):
     observation_size: int
     action_size: int
     head: Head
-    single: Environment | None  # the only one, where it can be stepped by itself
+    single: Environment | None  # the only one, if it can be stepped by itself
 
     def begin(self) -> np.ndarray:
-        """Start an episode in each; observations [N, obs]."""
+        """Start an episode in each environment; return observations [N, obs]."""
         ...
 
     def step(
@@ -43,26 +43,26 @@ class Environments(Protocol):
         terminated: np.ndarray,
         truncated: np.ndarray,
     ) -> Ended:
-        """Step each; the arrays [N, ...] are written to, observations being those to act on next."""
+        """Step each environment, writing to the arrays [N, ...]; observations are those to act on next."""
         ...
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What `restore` needs: named arrays, and what JSON can hold of the rest."""
+        """Return the state for `restore`: named arrays, and metadata that JSON can hold."""
         ...
 
     def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], *, observations: np.ndarray) -> bool:
-        """Tell whether the unfinished episodes could be brought back to where they were."""
+        """Restore the unfinished episodes; return whether that was possible."""
         ...
 
     def position(self) -> Any:
-        """Something that changes with every step of any of them: what a time-out looks at, from another thread."""
+        """Return a value that changes with every step of any environment, for time-outs in another thread."""
         ...
 
     def close(self) -> None: ...
 
 
 class SyncEnvironments:
-    """Any Gymnasium environment, N times, one after the other in this process."""
+    """Any Gymnasium environment, N times, stepped one after the other in this process."""
 
     def __init__(self, task: str | Task, *, num_envs: int, seed: int):
         self.num_envs = num_envs
@@ -108,21 +108,21 @@ class SyncEnvironments:
 
 
 class ThreadedEnvironments(SyncEnvironments):
-    """The same, shared among threads, as many as there are cores: for simulators that release Python's lock.
+    """`SyncEnvironments` shared among threads, one per core, for simulators that release Python's lock.
 
-    MuJoCo does while it steps. Each environment is a world of its own, so the bits are those of `sync`.
+    MuJoCo does while it steps. Environments are independent, so results are bit-identical to `sync`.
     """
 
     def __init__(self, task: str | Task, *, num_envs: int, seed: int):
         super().__init__(task, num_envs=num_envs, seed=seed)
-        self._work, self._outcomes = SimpleQueue(), SimpleQueue()  # an executor's futures take 0.1 ms more of each step
+        self._work, self._outcomes = SimpleQueue(), SimpleQueue()  # an executor's futures cost 0.1 ms more per step
         self._helpers = [Thread(target=self._help, daemon=True) for _ in range(min(num_envs, num_cores()) - 1)]
         for helper in self._helpers:
             helper.start()
 
     def step(self, actions, *, observations, rewards, terminated, truncated) -> Ended:
         ended: Ended = []
-        open_numbers = iter(self._numbered)  # whoever is free takes the next one
+        open_numbers = iter(self._numbered)  # each idle thread takes the next one
 
         def work() -> None:
             for n, environment in open_numbers:
@@ -144,7 +144,7 @@ class ThreadedEnvironments(SyncEnvironments):
         return sorted(ended, key=lambda found: found[0])
 
     def _help(self) -> None:
-        """Do what is asked for until nothing is, and answer with what it raised."""
+        """Run tasks until None arrives, and answer each with its exception or None."""
         while (work := self._work.get()) is not None:
             try:
                 work()
@@ -163,11 +163,11 @@ class ThreadedEnvironments(SyncEnvironments):
 
 
 class PooledEnvironments:
-    """`envpool`'s own tasks, stepped together by its threads: faster with many environments and many cores.
+    """`envpool`'s own tasks, stepped by its threads: faster with many environments and many cores.
 
-    Its limits: it has its own simulations of the standard tasks (not those registered with Gymnasium, the project's
-    own tasks among them), and no way to set a generator, so an unfinished episode cannot be replayed: a resumed run
-    starts new episodes and is not identical to one that was never stopped.
+    Limitations: it has its own simulations of the standard tasks, not those registered with Gymnasium (such as the
+    project's own), and its generators cannot be set, so an unfinished episode cannot be replayed: a resumed run starts
+    new episodes and is not identical to an uninterrupted one.
     """
 
     def __init__(self, task: str | Task, *, num_envs: int, seed: int):
@@ -184,7 +184,7 @@ class PooledEnvironments:
         )
         self.observation_size, flatten = observing(self._pool.observation_space, env_id=env_id)
         if flatten is not None:
-            raise ValueError(f"observations of {env_id} are no vectors; vectorisation 'sync' flattens them")
+            raise ValueError(f"observations of {env_id} are not vectors; vectorisation 'sync' flattens them")
         self.head = head_of(self._pool.action_space, task)
         self.action_size, self._action_dtype = self.head.action_size, self._pool.action_space.dtype
         self._num_calls = 0
@@ -241,5 +241,5 @@ def make_environments(task: str | Task, *, num_envs: int, seed: int, vectorisati
 
 
 def num_cores() -> int:
-    """Cores this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

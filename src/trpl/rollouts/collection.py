@@ -1,7 +1,7 @@
 """Rollouts: steps of one or many environments under a stochastic policy, collected in NumPy.
 
-The loop over steps holds what has to happen at every step and nothing else: act, step, normalise. Noise is drawn once
-per rollout; rewards, episode statistics and next observations are worked out afterwards, for the whole rollout at once.
+The loop over steps does only what has to happen at every step: act, step, normalise. Noise is drawn once per rollout;
+rewards, episode statistics and next observations are computed afterwards, for the whole rollout at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,41 +17,42 @@ NOISE_STREAM = 102  # third word of the seeds [seed, iteration, stream]
 
 
 class Actor(Protocol):
-    """A policy as collection sees it: NumPy in, NumPy out, for normalised observations [obs] or [N, obs] in float32.
+    """The collector's interface to a policy: NumPy in, NumPy out, for normalised observations [obs] or [N, obs],
+    float32.
 
-    `mode` acts without noise; `noise` draws what `sample` takes, an entry for each step; `prepared` is for a loop over
+    `mode` acts without noise; `noise` draws the noise for `sample`, an entry per step; `prepared` is for a loop over
     single observations. `trpl.policies.acting.make_actor` makes one.
     """
 
     def mode(self, observations: np.ndarray) -> np.ndarray:
-        """Return the most likely action: what acts when no noise is wanted."""
+        """Return the most likely action."""
         ...
 
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Any:
-        """Draw what `sample` takes, an entry for each step, each for states [*states]."""
+        """Draw the noise for `sample`, an entry per step, each for states [*states]."""
         ...
 
     def sample(self, observations: np.ndarray, noise: Any) -> np.ndarray:
-        """Return an action for each observation, from an entry of the noise."""
+        """Return an action per observation, from an entry of the noise."""
         ...
 
     def prepared(self, noise: Any) -> tuple[Callable[[np.ndarray, Any], np.ndarray], Any]:
-        """Prepare a loop over single observations: what does `sample`'s work, and the noise for it."""
+        """Prepare a loop over single observations: return an equivalent of `sample`, and the noise for it."""
         ...
 
 
 class Rollout(NamedTuple):
-    """Hold T steps of N environments, time first.
+    """T steps of N environments, time first.
 
     Args:
-        observations: float32 [T, N, obs], normalised: what the policy saw.
-        next_observations: float32 [T, N, obs], normalised, the true next one, before any reset.
+        observations: float32 [T, N, obs], normalised: the policy's inputs.
+        next_observations: float32 [T, N, obs], normalised: the next ones, before any reset.
         actions: float32 [T, N, act], the policy's own.
-        rewards: float32 [T, N], normalised where rewards are.
+        rewards: float32 [T, N], normalised if the settings say so.
         terminated: bool [T, N].
         truncated: bool [T, N].
-        episode_returns: float64, of each episode that finished, raw rewards.
-        episode_lengths: int64, of each episode that finished.
+        episode_returns: float64, of each finished episode, raw rewards.
+        episode_lengths: int64, of each finished episode.
     """
 
     observations: np.ndarray
@@ -65,7 +66,7 @@ class Rollout(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What the loop over steps fills in, [T, N, ...]."""
+    """The arrays that the loop over steps fills, [T, N, ...]."""
 
     observations: np.ndarray
     actions: np.ndarray
@@ -75,7 +76,7 @@ class Steps(NamedTuple):
 
 
 class Collector:
-    """Steps environments under a policy; episodes run on from one rollout to the next."""
+    """Steps environments under a policy; episodes continue from one rollout to the next."""
 
     def __init__(
         self,
@@ -108,10 +109,10 @@ class Collector:
         self._begin()
 
     def collect(self, actor: Actor, *, num_steps: int, iteration: int) -> Rollout:
-        """Do steps of every environment.
+        """Step every environment.
 
         Args:
-            actor: What acts.
+            actor: The policy.
             num_steps: Steps of each environment.
             iteration: The number of this rollout; exploration noise is a function of (seed, iteration).
 
@@ -119,7 +120,7 @@ class Collector:
             The rollout, arrays [T, N, ...].
 
         Raises:
-            FaultyEnvironmentError: An environment raised, or returned something that is not a number.
+            FaultyEnvironmentError: An environment raised, or returned a non-finite number.
         """
         shape = (num_steps, self.num_envs)
         steps = observations, actions, rewards, terminated, truncated = Steps(
@@ -152,7 +153,7 @@ class Collector:
         )
 
     def _step_all(self, actor: Actor, noise: Any, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
-        """Fill the arrays step by step; which (step, environment) ended an episode, with its last observation."""
+        """Fill the arrays step by step; return (step, environment, last observation) of each ended episode."""
         observations, actions, rewards, terminated, truncated = into
         raw, current, final_observations = self._raw, self._normalised, []
         sample, step, observe = actor.sample, self.environments.step, self.normaliser.observe
@@ -168,7 +169,7 @@ class Collector:
         return final_observations
 
     def _step_one(self, actor: Actor, noise: Any, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
-        """Return the same for a single environment, without their axis: a microsecond less at every step."""
+        """Do the same for a single environment, without its axis: a microsecond less per step."""
         environment, current, raw = self.environments.single, self._normalised, self._raw[0]
         assert environment is not None
         (sample, noise), step, observe = actor.prepared(noise), environment.step, self.normaliser.observe
@@ -184,14 +185,14 @@ class Collector:
                 final_observations.append((t, 0, self.normaliser(raw)))
                 raw = environment.begin()
             current = observe(raw)
-        np.concatenate(seen, out=into.observations.reshape(-1))  # a list of arrays would be copied far more slowly
+        np.concatenate(seen, out=into.observations.reshape(-1))  # assigning a list of arrays would be far slower
         np.concatenate(taken, out=into.actions.reshape(-1))
         into.rewards[:, 0] = found
         self._raw[0], self._normalised = raw, current
         return final_observations
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Describe everything needed to go on.
+        """Return everything needed to resume.
 
         Returns:
             Named arrays, and a dictionary that JSON can hold.
@@ -208,15 +209,15 @@ class Collector:
         return arrays | environment_arrays, {"env_id": self.env_id, **environment_meta}
 
     def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-        """Go back to what `state` described, by doing the unfinished episodes again.
+        """Restore a state by replaying the unfinished episodes.
 
         Args:
-            arrays: The arrays that `state` gave.
-            meta: The dictionary that `state` gave.
+            arrays: The arrays of `state`.
+            meta: The dictionary of `state`.
 
         Raises:
-            ValueError: They are of another environment, or of another number of environments.
-            ReplayError: An episode, done again, takes another course.
+            ValueError: The state is of another environment, or of another number of environments.
+            ReplayError: A replayed episode differs.
         """
         if meta["env_id"] != self.env_id or len(meta["environments"]) != self.num_envs:
             raise ValueError(
@@ -236,12 +237,12 @@ class Collector:
         self.environments.close()
 
     def _begin(self) -> None:
-        """Start an episode in each environment. A single one: a vector, without the axis of environments."""
+        """Start an episode in each environment; a single environment has no axis."""
         self._raw = self.environments.begin()
         self._normalised = self.normaliser.observe(self._raw if self.environments.single is None else self._raw[0])
 
     def _finished_episodes(self, rewards: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns and lengths of the episodes that ended, in order of time; running sums of the others are kept."""
+        """Return returns and lengths of the ended episodes, in order of time; keep running sums of the others."""
         finished: list[tuple[int, int, float, int]] = []
         for n in range(self.num_envs):
             start = 0

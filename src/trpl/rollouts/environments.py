@@ -1,9 +1,8 @@
-"""Gymnasium environments behind one door: made, checked, stepped with guards, and replayable.
+"""Gymnasium environments: made, checked, stepped with guards, and replayable.
 
-Everything that can go wrong in somebody else's environment is turned here into one exception that says which
-environment, which episode and which step. An `Environment` also remembers how its current episode came about (the
-state of its generator at the last reset and the actions since), so that a run can be resumed in the middle of an
-episode without knowing anything about the simulator: restoring is doing it again.
+Every failure of an environment becomes one exception that names the environment, the episode and the step. An
+`Environment` also records how its current episode came about (the state of its generator at the last reset and the
+actions since), so that a run can be resumed in the middle of an episode, for any simulator, by replaying it.
 """
 
 import importlib
@@ -25,19 +24,19 @@ from trpl.rollouts.lean import lean_step
 from trpl.rollouts.spaces import head_of, observing
 from trpl.rollouts.task_spec import LOCAL, Task, as_task
 
-NAMESAKES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}  # tasks by the start of their name → who registers them
+REGISTERING_PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}  # by the prefix of a task's name
 
 
 def make_environment(env_id: str, *, render_mode: str | None = None, **kwargs: Any) -> gym.Env:
     """Make a Gymnasium environment and check its spaces.
 
-    Gymnasium's passive checker stays off: `Environment` does the checks that matter at a tenth of the cost. Its notice
-    that a v4 task has a successor is silenced, since v4 is what published results compare with, and so is MuJoCo's
-    about the v4 models' XML, which it would also append to a log file in the working directory.
+    Gymnasium's passive checker is off: `Environment` does the checks that matter at a tenth of the cost. The notice
+    that a v4 task has a successor is silenced, since published results use v4, and so is MuJoCo's about the v4 models'
+    XML, which it would also append to a log file in the working directory.
 
     Args:
         env_id: The name of the environment.
-        render_mode: As Gymnasium has it.
+        render_mode: See `gymnasium.make`.
         **kwargs: The environment's own arguments.
 
     Returns:
@@ -50,11 +49,11 @@ def make_environment(env_id: str, *, render_mode: str | None = None, **kwargs: A
     """
     options: dict[str, Any] = (
         kwargs if render_mode is None else kwargs | {"render_mode": render_mode}
-    )  # not all know the word
+    )  # not every environment has this argument
     with warnings.catch_warnings(), _quiet_mujoco():
         warnings.filterwarnings("ignore", message=".*is out of date.*")
         try:
-            _import_namesake(env_id)
+            _import_registering_package(env_id)
             env = gym.make(env_id, disable_env_checker=True, **options)
         except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, ModuleNotFoundError) as error:
             raise UnknownEnvironmentError(_unknown(env_id, error)) from error
@@ -64,9 +63,9 @@ def make_environment(env_id: str, *, render_mode: str | None = None, **kwargs: A
     return env
 
 
-def _import_namesake(env_id: str) -> None:
-    """Import the package that registers tasks of this name, where they are not registered yet and it is installed."""
-    package = next((package for start, package in NAMESAKES.items() if env_id.startswith(start)), None)
+def _import_registering_package(env_id: str) -> None:
+    """Import the package that registers tasks of this name, if they are not registered yet and it is installed."""
+    package = next((package for start, package in REGISTERING_PACKAGES.items() if env_id.startswith(start)), None)
     if package is not None and env_id not in gym.registry and find_spec(package) is not None:
         importlib.import_module(package)
 
@@ -76,7 +75,7 @@ def _without_version(env_id: str) -> str:
 
 
 def _unknown(env_id: str, error: Exception) -> str:
-    """That there is no such environment, and which is nearest: in another version, else by its letters."""
+    """Say that there is no such environment, and suggest the nearest: in another version, else by spelling."""
     module, _, name = env_id.rpartition(":")
     if isinstance(error, ModuleNotFoundError):
         missing = error.name or getattr(error.__context__, "name", None) or module
@@ -88,7 +87,7 @@ def _unknown(env_id: str, error: Exception) -> str:
     versions = [known for known in words if _without_version(known) == stem]
     nearest = closest(name.lower(), versions or words)
     if nearest is not None and closest(stem, [_without_version(nearest)]) is None:
-        nearest = None  # alike in little but the version
+        nearest = None  # similar only in the version
     prefix = f"{module}:" if module else ""
     hint = "" if nearest is None else f"; did you mean {prefix + words[nearest]!r}?"
     own = "your own is named with the module that registers it, module:Name-v0"
@@ -99,7 +98,7 @@ def _unknown(env_id: str, error: Exception) -> str:
 
 @contextmanager
 def _quiet_mujoco() -> Iterator[None]:
-    """MuJoCo's warnings while a model is compiled become Python warnings, but for one about Gymnasium's models."""
+    """Turn MuJoCo's warnings while a model is compiled into Python warnings, except one about Gymnasium's models."""
     if find_spec("mujoco") is None:
         yield
         return
@@ -118,10 +117,10 @@ def _quiet_mujoco() -> Iterator[None]:
 
 
 def _direct_step(env: gym.Env) -> tuple[Callable[[np.ndarray], tuple], int | None]:
-    """What steps the environment, and the time limit left for the caller to keep.
+    """Return the fastest step function of the environment, and the time limit that the caller must then enforce.
 
-    The wrappers that `gym.make` puts around every environment count steps and check the order of calls, which
-    `Environment` does too; going past them saves a few microseconds a step. Any other wrapper is left in place.
+    The wrappers that `gym.make` adds to every environment count steps and check the order of calls, which `Environment`
+    does too; bypassing them saves a few microseconds a step. Any other wrapper stays in place.
     """
     limit, inner = None, env
     while isinstance(inner, TimeLimit | OrderEnforcing):
@@ -131,9 +130,9 @@ def _direct_step(env: gym.Env) -> tuple[Callable[[np.ndarray], tuple], int | Non
 
 
 class Environment:
-    """One environment: `begin` starts an episode, `step` goes on, `state` and `restore` carry it over a restart.
+    """One environment: `begin` starts an episode, `step` continues it, `state` and `restore` carry it over a restart.
 
-    Actions are a policy's, vectors of floats, which its `head` turns into the environment's; with `own_actions` they
+    Actions are a policy's, vectors of floats, which its `head` converts to the environment's; with `own_actions` they
     are the environment's own.
     """
 
@@ -171,7 +170,7 @@ class Environment:
         """Start the next episode.
 
         Args:
-            seed: A fresh generator's seed; the environment's own generator by default.
+            seed: A seed for the generator, which continues by default.
 
         Returns:
             The first observation (float64).
@@ -186,13 +185,13 @@ class Environment:
         """Take a step.
 
         Args:
-            action: The action, which is kept: do not write to it.
+            action: The action; it is kept, so do not modify it.
 
         Returns:
             Observation (float64), reward, terminated, truncated.
 
         Raises:
-            FaultyEnvironmentError: The environment raised, or returned something that is not a number.
+            FaultyEnvironmentError: The environment raised, or returned a non-finite number.
         """
         self.num_steps += 1
         taken = action
@@ -221,13 +220,13 @@ class Environment:
         raise self._fault(f"reward is {reward!r}, not a finite number")
 
     def state(self) -> tuple[np.ndarray, dict[str, Any]]:
-        """Describe how the current episode came about.
+        """Describe how the current episode came about, for `restore`.
 
         Returns:
-            The actions taken [steps, act], and what JSON can hold of the rest.
+            The actions taken [steps, act], and metadata that JSON can hold.
 
         Raises:
-            ReplayError: The environment has no NumPy generator, so its episodes cannot be done again.
+            ReplayError: The environment has no NumPy generator, so its episodes cannot be replayed.
         """
         if self._generator_state is None:
             raise ReplayError(
@@ -237,15 +236,15 @@ class Environment:
         return actions, {"generator": self._generator_state, "episode": self.episode}
 
     def restore(self, actions: np.ndarray, meta: Mapping[str, Any], *, observation: np.ndarray) -> None:
-        """Do an episode again, and check that it leads to the same observation, bit for bit.
+        """Replay an episode, and check that it leads to the same observation, bit for bit.
 
         Args:
             actions: The actions taken [steps, act].
-            meta: What `state` gave besides.
-            observation: Where the episode stood.
+            meta: The metadata of `state`.
+            observation: The last observation.
 
         Raises:
-            ReplayError: It leads elsewhere.
+            ReplayError: The replay leads to another observation.
         """
         self.gym_env.unwrapped.np_random.bit_generator.state = dict(meta["generator"])
         self.episode = int(meta["episode"]) - 1
@@ -280,14 +279,14 @@ class Environment:
         except (TypeError, ValueError, LookupError) as error:
             raise self._fault(f"observation is a {type(observation).__name__}, not an array of numbers") from error
         if vector.shape != self._shape:
-            raise self._fault(f"observation has shape {vector.shape}, its space says {self._shape}")
-        if not math.isfinite(vector.dot(vector)):  # one call, where isfinite().all() is two slower ones
+            raise self._fault(f"observation has shape {vector.shape}, its space has {self._shape}")
+        if not math.isfinite(vector.dot(vector)):  # one call; isfinite().all() is two slower ones
             broken = np.flatnonzero(~(np.abs(vector) < 1e150))
             raise self._fault(f"observation is not finite at index {broken.tolist()}")
         return vector
 
     def position(self) -> tuple[int, int]:
-        """Tell where the environment is: what a time-out looks at.
+        """Return the environment's position, for time-outs.
 
         Returns:
             Episode and step, which change with every call of `begin` and `step`.
@@ -295,7 +294,7 @@ class Environment:
         return self.episode, self.num_steps
 
     def where(self) -> str:
-        """Say where the environment is, for messages.
+        """Describe the environment's position, for messages.
 
         Returns:
             Its name, number, episode and step.
@@ -303,7 +302,7 @@ class Environment:
         return f"{self.env_id} (environment {self.index}), episode {self.episode}, step {self.num_steps}"
 
     def _explained(self, call: str, error: BaseException, *, wanted: str) -> FaultyEnvironmentError:
-        """What a call's exception says: raised in here it was the unpacking of the result, else the environment."""
+        """Make an error that tells a malformed result, raised in this module, from an exception of the environment."""
         if isinstance(error, FaultyEnvironmentError):  # a time-out
             return error
         if error.__traceback__ is not None and error.__traceback__.tb_next is None:

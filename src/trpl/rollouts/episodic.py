@@ -1,9 +1,9 @@
 """The five-link reacher as an episodic task: one decision per episode, the parameters of a whole movement.
 
-A policy sees the target and answers with the 25 parameters of a movement primitive. A controller follows the movement
-for the 200 steps of `trpl/Reacher5Sparse-v0`, and the reward of the one step is the return of that episode: −Σ ‖a‖² of
-the motors' commands, −200 ‖fingertip − target‖ and −‖joint velocities‖ at the end. Exploration is in the space of
-movements, with one full covariance over their parameters, and no reward needs to be traced to a moment.
+A policy sees the target and returns the 25 parameters of a movement primitive. A controller follows the movement for
+the 200 steps of `trpl/Reacher5Sparse-v0`, and the reward of the one step is the return of that episode: −Σ ‖a‖² of the
+motors' commands, −200 ‖fingertip − target‖ and −‖joint velocities‖ at the end. Exploration is in the space of
+movements, with one full covariance over their parameters, without temporal credit assignment.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ class EpisodicReacher(gym.Env):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
-        self.arm.np_random = self.np_random  # one generator, from which an episode can be replayed
+        self.arm.np_random = self.np_random  # one generator, so that an episode can be replayed
         self.arm.reset(options=options)
         return self._context(), {}
 
@@ -54,7 +54,7 @@ class EpisodicReacher(gym.Env):
         for command in commands[:-1]:
             command -= STIFFNESS * angles + DAMPING * velocities
             arm.advance(command)
-        commands[-1] -= STIFFNESS * angles + DAMPING * velocities  # is paid for; what comes of it counts no more
+        commands[-1] -= STIFFNESS * angles + DAMPING * velocities  # its cost counts, its effect does not
         cost, info = arm.final_cost()
         return self._context(), -float(np.square(commands).sum()) - cost, True, False, info
 

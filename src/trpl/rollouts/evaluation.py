@@ -1,4 +1,4 @@
-"""Noise-free evaluation on an environment of its own: frozen normaliser, raw rewards, no memory of earlier calls."""
+"""Noise-free evaluation on a separate environment: frozen normaliser, raw rewards, no memory of earlier calls."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -13,11 +13,11 @@ from trpl.rollouts.seeds import derived_seed
 from trpl.rollouts.task_spec import Task
 
 EVALUATION_STREAM = 103
-STEP_LIMIT = 100_000  # an episode longer than this has no end
+STEP_LIMIT = 100_000  # a longer episode is considered endless
 
 
 class Normaliser(Protocol):
-    """What evaluation needs of an observation normaliser, frozen or not."""
+    """The interface of an observation normaliser, frozen or not."""
 
     @property
     def mean(self) -> np.ndarray: ...
@@ -30,7 +30,7 @@ class Normaliser(Protocol):
 
 
 class Evaluation(NamedTuple):
-    """Hold one entry per episode.
+    """Returns and lengths of episodes.
 
     Args:
         returns: float64, sums of raw rewards.
@@ -50,10 +50,10 @@ class Episode(NamedTuple):
 class Evaluator:
     """Runs a policy without noise. The environment is made once; every episode starts from its own seed.
 
-    With `released` it evaluates as the authors' release does, which steps as many test environments as there are
-    episodes side by side until each has ended once, and goes on with those that ended early. Its count of their steps
-    towards the time limit is not reset by the next evaluation, whose episodes are cut that much earlier. (Where all
-    episodes last as long as the time limit allows, nothing is cut.)
+    With `released` it evaluates as the authors' release does, which steps as many test environments as episodes in
+    parallel until each has ended once, and meanwhile continues those that ended early. Their step counts towards the
+    time limit are not reset, so the next evaluation's episodes are cut that much earlier. (Nothing is cut if all
+    episodes last until the time limit.)
     """
 
     def __init__(self, task: str | Task, *, seed: int, released: bool = False):
@@ -62,12 +62,12 @@ class Evaluator:
         self._left_over: list[int] = []  # steps that count towards the time limit of each test environment
 
     def evaluate(self, actor: Actor, normaliser: Normaliser, *, epoch: int, num_episodes: int = 5) -> Evaluation:
-        """Run noise-free episodes, whose starts are a function of (seed, epoch, episode) alone.
+        """Run noise-free episodes, whose initial states are a function of (seed, epoch, episode) alone.
 
         Args:
-            actor: What acts.
-            normaliser: The observation statistics, which are not changed.
-            epoch: The epoch that is evaluated.
+            actor: The policy.
+            normaliser: The observation statistics, which stay unchanged.
+            epoch: The evaluated epoch.
             num_episodes: How many.
 
         Returns:
@@ -85,7 +85,7 @@ class Evaluator:
             longest = max(episode.length for episode in episodes)
             further = [range(n + num_episodes, STEP_LIMIT, num_episodes) for n in range(num_episodes)]
             self._left_over = [
-                _go_on(run, numbers, steps=longest - episode.length)
+                _continue(run, numbers, steps=longest - episode.length)
                 for numbers, episode in zip(further, episodes, strict=True)
             ]
         else:
@@ -96,7 +96,7 @@ class Evaluator:
         )
 
     def state(self) -> dict[str, Any]:
-        """Describe what the next evaluation depends on besides its arguments.
+        """Return what the next evaluation depends on besides its arguments.
 
         Returns:
             A dictionary that JSON can hold.
@@ -104,10 +104,10 @@ class Evaluator:
         return {"left_over": self._left_over}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go back to what `state` described.
+        """Restore a state.
 
         Args:
-            state: What `state` gave.
+            state: The output of `state`.
         """
         self._left_over = [int(steps) for steps in state.get("left_over", ())]
 
@@ -115,8 +115,8 @@ class Evaluator:
         self.environment.close()
 
 
-def _go_on(run: Callable[[int, int], Episode], numbers: Iterable[int], *, steps: int) -> int:
-    """Step a test environment on, through the episodes of these numbers; the steps of the one that has not ended."""
+def _continue(run: Callable[[int, int], Episode], numbers: Iterable[int], *, steps: int) -> int:
+    """Step a test environment through the episodes of these numbers; return the steps of the unfinished one."""
     for number in numbers:
         if not steps:
             break
@@ -135,7 +135,7 @@ def run_episode(
     seed: int,
     limit: int = STEP_LIMIT,
 ) -> Episode:
-    """Return one episode of the policy without noise, cut after `limit` steps."""
+    """Run one noise-free episode, cut after `limit` steps."""
     shift, scale, enabled, clip = normaliser.mean, normaliser.scale, normaliser.enabled, normaliser.clip
     act, observation, total = actor.mode, environment.begin(seed=seed), 0.0
     while environment.num_steps < limit:

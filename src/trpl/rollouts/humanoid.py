@@ -1,4 +1,4 @@
-"""Humanoid as the paper saw it."""
+"""Humanoid as in the paper's experiments."""
 
 import numpy as np
 from gymnasium.envs.mujoco.humanoid_v4 import HumanoidEnv
@@ -11,8 +11,8 @@ class PaperHumanoid(HumanoidEnv):
 
     The last 84 observations, the contact forces, are zero: MuJoCo 2.0 never computed them. The control cost is that of
     the control clamped to the motors' range of ±0.4, at most 0.272 a step: MuJoCo before 2.2.1 clamped `data.ctrl` in
-    place, from which the cost is taken; later versions leave it as it was given, which costs a policy of deviation 1
-    eight times as much.
+    place, from which the cost is computed; later versions do not, so that a policy of deviation 1 pays eight times as
+    much.
     """
 
     def control_cost(self, action: np.ndarray) -> np.float64:

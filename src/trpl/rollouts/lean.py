@@ -1,9 +1,9 @@
-"""Steps of Gymnasium's MuJoCo tasks at the simulator's own speed, with the same bits.
+"""Bit-identical steps of Gymnasium's MuJoCo tasks at the simulator's own speed.
 
-Around each `mj_step` Gymnasium copies the state several times, works out contact forces that nobody reads, looks up
-bodies by name and fills a dictionary. A lean step does what observation, reward and ending need, in the order of
-operations that gives the same rounding. It is taken for a task with its default options only, and only after its first
-steps agreed with the task's own to the last bit; everything else is stepped as it is.
+Around each `mj_step` Gymnasium copies the state several times, computes unused contact forces, looks up bodies by name
+and fills a dictionary. A lean step computes only what observation, reward and termination need, in the order that gives
+the same rounding. It is used only for a task with default options, and only after its first steps agreed with the
+task's own to the last bit; everything else is stepped by Gymnasium.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,14 @@ import numpy as np
 
 LeanStep = Callable[[np.ndarray], tuple[np.ndarray, float, bool]]  # action -> observation, reward, terminated
 
-NUM_COMPARED = 8  # steps taken both ways before a lean step is trusted
+NUM_COMPARED = 8  # steps compared before a lean step is used
 add_reduce, concatenate, maximum, minimum, square = np.add.reduce, np.concatenate, np.maximum, np.minimum, np.square
 
 
 def lean_step(env: gym.Env) -> LeanStep | None:
-    """Return the lean step of an environment without wrappers, or None where there is none that gives the same bits.
+    """Return the lean step of an environment without wrappers, or None if there is no bit-identical one.
 
-    Comparing resets the environment: seed it afterwards.
+    The comparison resets the environment: seed it afterwards.
     """
     make = TASKS.get((type(env).__module__, type(env).__qualname__))
     spec = env.spec
@@ -32,7 +32,7 @@ def lean_step(env: gym.Env) -> LeanStep | None:
 
 
 def _agrees(env: gym.Env, step: LeanStep) -> bool:
-    """Tell whether the first steps of an episode are the same to the bit, both ways."""
+    """Compare the first steps of an episode bit by bit."""
     assert isinstance(env.action_space, gym.spaces.Box)
     low, high = env.action_space.low, env.action_space.high
     actions = 1.5 * np.random.default_rng(0).uniform(low, high, (NUM_COMPARED, *low.shape))
@@ -49,7 +49,7 @@ def _agrees(env: gym.Env, step: LeanStep) -> bool:
 
 
 def _simulation(env: Any, *, contact_forces: bool) -> Callable[[np.ndarray], None]:
-    """Control steps of the simulator: what moves, and contact forces where the task reads them."""
+    """Make a function that steps the simulator, with contact forces if the task needs them."""
     import mujoco
 
     model, data, num_substeps = env.model, env.data, env.frame_skip
@@ -84,7 +84,7 @@ def _half_cheetah(env: Any) -> LeanStep:
 
 
 def _walker(env: Any, *, alive_always: bool, healthy_state: Callable[[], bool] | None = None) -> LeanStep:
-    """Walker2d and Hopper, whose rewards differ between v4 (`alive_always`) and v5 once an episode ends."""
+    """Make the step of Walker2d and Hopper, whose final rewards differ between v4 (`alive_always`) and v5."""
     simulate, seconds = _simulation(env, contact_forces=False), env.dt
     position, posture, velocity = env.data.qpos, env.data.qpos[1:], env.data.qvel
     forward_weight, control_weight, alive = env._forward_reward_weight, env._ctrl_cost_weight, env._healthy_reward
@@ -111,7 +111,7 @@ def _hopper(env: Any, *, alive_always: bool) -> LeanStep:
     surely = min(-least, most) ** 2 if least < 0.0 < most else 0.0
 
     def healthy_state() -> bool:
-        if rest.dot(rest) + velocity.dot(velocity) < surely:  # then each of them lies within the range
+        if rest.dot(rest) + velocity.dot(velocity) < surely:  # then each entry is within the range
             return True
         state = concatenate((rest, velocity))
         return bool(least < state.min() and state.max() < most)
@@ -120,7 +120,7 @@ def _hopper(env: Any, *, alive_always: bool) -> LeanStep:
 
 
 def _ant(env: Any) -> LeanStep:
-    """Ant-v4: no contact forces."""
+    """Make the step of Ant-v4, without contact forces."""
     simulate, seconds = _simulation(env, contact_forces=False), env.dt
     posture, velocity, torso = env.data.qpos[2:], env.data.qvel, env.data.body("torso").xpos
     control_weight, alive, (least_z, most_z) = env._ctrl_cost_weight, env._healthy_reward, env._healthy_z_range
@@ -137,7 +137,7 @@ def _ant(env: Any) -> LeanStep:
 
 
 def _ant_with_forces(env: Any) -> LeanStep:
-    """Ant-v5: contact forces are observed and paid for."""
+    """Make the step of Ant-v5, with contact forces in observation and reward."""
     simulate, seconds = _simulation(env, contact_forces=True), env.dt
     posture, velocity, torso = env.data.qpos[2:], env.data.qvel, env.data.body(env._main_body).xpos
     forward_weight, control_weight, alive = env._forward_reward_weight, env._ctrl_cost_weight, env._healthy_reward
@@ -159,14 +159,14 @@ def _ant_with_forces(env: Any) -> LeanStep:
 
 
 def _centre(env: Any) -> Callable[[], float]:
-    """Return the x of the centre of mass: sums over all bodies in Gymnasium's order, since another rounds otherwise."""
+    """Make a function for the centre of mass's x, which sums over bodies in Gymnasium's order for the same rounding."""
     mass, places = np.expand_dims(env.model.body_mass, axis=1), env.data.xipos
     total = np.sum(mass)
     return lambda: (add_reduce(mass * places, axis=0) / total).item(0)
 
 
 def _humanoid(env: Any) -> LeanStep:
-    """Humanoid-v4."""
+    """Make the step of Humanoid-v4."""
     simulate, data, alive = _simulation(env, contact_forces=True), env.data, env._healthy_reward
     parts = (data.qpos[2:], data.qvel, *map(_flat, (data.cinert, data.cvel, data.qfrc_actuator, data.cfrc_ext)))
     forward, control, weight, healthy = _forward(env), data.ctrl, env._ctrl_cost_weight, _upright(env)
@@ -180,7 +180,7 @@ def _humanoid(env: Any) -> LeanStep:
 
 
 def _paper_humanoid(env: Any) -> LeanStep:
-    """trpl/HumanoidPaper-v4: nobody reads the contact forces, and the cost is of the clamped control."""
+    """Make the step of trpl/HumanoidPaper-v4, without contact forces and with the cost of the clamped control."""
     simulate, data, alive = _simulation(env, contact_forces=False), env.data, env._healthy_reward
     no_forces = np.zeros(data.cfrc_ext.size)
     parts = (data.qpos[2:], data.qvel, *map(_flat, (data.cinert, data.cvel, data.qfrc_actuator)), no_forces)
@@ -195,7 +195,7 @@ def _paper_humanoid(env: Any) -> LeanStep:
 
 
 def _humanoid_with_forces(env: Any) -> LeanStep:
-    """Humanoid-v5: contact forces are paid for, and observations of the world's body are left out."""
+    """Make the step of Humanoid-v5, with contact forces in the reward and no observations of the world body."""
     simulate, data, alive = _simulation(env, contact_forces=True), env.data, env._healthy_reward
     by_body = map(_flat, (data.cinert[1:], data.cvel[1:], data.qfrc_actuator[6:], data.cfrc_ext[1:]))
     parts = (data.qpos[2:], data.qvel, *by_body)
@@ -213,7 +213,7 @@ def _humanoid_with_forces(env: Any) -> LeanStep:
 
 
 def _forward(env: Any) -> Callable[[Callable[[np.ndarray], None], np.ndarray], float]:
-    """Reward for the centre of mass moving forward during a step of the simulation."""
+    """Make the reward for forward motion of the centre of mass during a step."""
     centre, seconds, weight = _centre(env), env.dt, env._forward_reward_weight
 
     def forward(simulate: Callable[[np.ndarray], None], action: np.ndarray) -> float:
@@ -230,7 +230,7 @@ def _upright(env: Any) -> Callable[[], bool]:
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
-    """Return a view with one axis, which follows the simulation."""
+    """Return a flat view, which follows the simulation."""
     flat = array.reshape(-1)
     assert np.shares_memory(flat, array)
     return flat

@@ -1,11 +1,11 @@
-"""Running normalisation of observations and rewards, in NumPy, with a state that travels.
+"""Running normalisation of observations and rewards, in NumPy, with a state for checkpoints.
 
 Statistics are those of all values seen so far (no forgetting), kept in float64 by Welford's update and Chan's for
 batches. An observation is normalised with the statistics that already include it.
 
-With `released` the variance is that of the authors' release, which is none: M2 = var·n + ..., var = M2/(n − 1), so that
-single values give var_n = var_{n−1} + (x_n − mean_{n−1})²/n. It grows like ln n: the deviation is too large by a factor
-of 2.5 to 3 after 2,048 steps and of 3.3 to 3.7 after 300,000.
+With `released` the variance is that of the authors' release, which is not a variance: M2 = var·n + ..., var =
+M2/(n − 1), so single values give var_n = var_{n−1} + (x_n − mean_{n−1})²/n. It grows like ln n: the deviation is too
+large by a factor of 2.5 to 3 after 2,048 steps and of 3.3 to 3.7 after 300,000.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ import numpy as np
 
 from trpl.policies.normaliser import clipped, standardise
 
-add, divide, multiply, sqrt, subtract = np.add, np.divide, np.multiply, np.sqrt, np.subtract  # looked up once
+add, divide, multiply, sqrt, subtract = np.add, np.divide, np.multiply, np.sqrt, np.subtract  # bound once
 VARIANCE_FLOOR = 1e-8  # added to the variance: a constant observation becomes 0, not NaN
 
 
@@ -38,17 +38,17 @@ class ObservationNormaliser:
 
     @property
     def scale(self) -> np.ndarray:
-        """What observations are divided by."""
+        """The divisor of observations."""
         return np.sqrt(self.variance + VARIANCE_FLOOR)
 
     def __call__(self, observation: np.ndarray) -> np.ndarray:
-        """Normalise with the statistics as they are: evaluation, and the last observation of an episode."""
+        """Normalise with the current statistics: for evaluation, and for the last observation of an episode."""
         if not self.enabled:
             return observation.astype(np.float32)
         return standardise(observation, self.mean, self.scale, self.clip)
 
     def observe(self, observation: np.ndarray) -> np.ndarray:
-        """Take in observations, then normalise them.
+        """Update the statistics with observations, then normalise them.
 
         Args:
             observation: One [obs] or a batch [N, obs].
@@ -64,7 +64,7 @@ class ObservationNormaliser:
         return self._observe_one(observation)
 
     def _observe_one(self, observation: np.ndarray) -> np.ndarray:
-        """Welford's update and the normalisation in ten array operations: this runs at every environment step."""
+        """Do Welford's update and normalise in ten array operations: this runs at every environment step."""
         self.count += 1
         mean, sum_squares, weight = self.mean, self._sum_squares, self._weight
         shift, work, centred = self._shift, self._work, self._centred
@@ -84,7 +84,7 @@ class ObservationNormaliser:
         return clipped(centred, self.clip)
 
     def _include_batch(self, batch: np.ndarray) -> None:
-        """Chan's update (Chan, Golub and LeVeque 1979): mean and Σ(x − mean)² after a batch joined."""
+        """Do Chan's update (Chan, Golub and LeVeque 1979) of mean and Σ(x − mean)² with a batch."""
         total = self.count + len(batch)
         batch_mean = batch.mean(axis=0)
         shift = batch_mean - self.mean
@@ -96,7 +96,7 @@ class ObservationNormaliser:
         self.count = total
 
     def state(self) -> dict[str, np.ndarray]:
-        """Describe the statistics.
+        """Return the statistics.
 
         Returns:
             Named arrays.
@@ -104,22 +104,22 @@ class ObservationNormaliser:
         return {"count": np.array(self.count), "mean": self.mean.copy(), "sum_squares": self._sum_squares.copy()}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go back to what `state` described.
+        """Restore the statistics.
 
         Args:
-            arrays: What `state` gave.
+            arrays: The output of `state`.
         """
         self.count = int(arrays["count"])
         self.mean = np.array(arrays["mean"], dtype=np.float64)
         self._sum_squares = np.array(arrays["sum_squares"], dtype=np.float64)
 
     def start_from(self, mean: np.ndarray, scale: np.ndarray, *, count: int = 2048) -> None:
-        """Begin with the statistics of another run.
+        """Start from the statistics of another run.
 
         Args:
             mean: The mean of its observations.
             scale: Their standard deviation.
-            count: As if of so many observations.
+            count: The number of observations that they count for.
         """
         if self.enabled:
             self.count = count
@@ -131,7 +131,7 @@ class RewardNormaliser:
     """Rewards divided by the running standard deviation of the discounted return, clipped to ±clip.
 
     R_t = γ R_{t−1} + r_t per environment, started at 0 in each episode; r_t is divided by √(variance of all R so far,
-    R_t included, + 1e-8). Rewards do not influence how data is collected, so a whole rollout is done at once.
+    R_t included, + 1e-8). Rewards do not influence data collection, so a whole rollout is processed at once.
     With `enabled=False` rewards pass through.
     """
 
@@ -162,7 +162,7 @@ class RewardNormaliser:
         return normalised.astype(np.float32)
 
     def _variances(self, discounted: np.ndarray) -> np.ndarray:
-        """Variance of all R [T, N] so far, after each step.
+        """Compute the variance of all R [T, N] so far, after each step.
 
         From sums about the mean so far: Σ(x − c)² = Σ(x − mean)² + count (mean − c)².
         """
@@ -175,7 +175,7 @@ class RewardNormaliser:
         return sums_squares / counts
 
     def _released_variances(self, discounted: np.ndarray) -> np.ndarray:
-        """Return the same by the release's formula, step by step."""
+        """Compute the same by the release's formula, step by step."""
         found = np.empty(len(discounted))
         for t, values in enumerate(discounted):
             total, shift = self.count + len(values), values.mean() - self.mean
@@ -188,7 +188,7 @@ class RewardNormaliser:
         return found
 
     def _discount(self, n: int, rewards: np.ndarray, ended: np.ndarray) -> list[float]:
-        """R_t of one environment, in Python numbers: a tenth of the cost of arrays with one element."""
+        """Compute R_t of one environment, in Python numbers: ten times as fast as arrays with one element."""
         running, discounted = float(self.discounted[n]), []
         for reward, end in zip(rewards.tolist(), ended.tolist(), strict=True):
             running = self.discount * running + reward
@@ -199,7 +199,7 @@ class RewardNormaliser:
         return discounted
 
     def state(self) -> dict[str, np.ndarray]:
-        """Describe the statistics.
+        """Return the statistics.
 
         Returns:
             Named arrays.
@@ -212,10 +212,10 @@ class RewardNormaliser:
         }
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go back to what `state` described.
+        """Restore the statistics.
 
         Args:
-            arrays: What `state` gave.
+            arrays: The output of `state`.
         """
         self.count = int(arrays["count"])
         self.mean, self._sum_squares = np.float64(arrays["mean"]), np.float64(arrays["sum_squares"])

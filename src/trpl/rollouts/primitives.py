@@ -1,4 +1,4 @@
-"""Movement primitives: a course of joint angles that is linear in a few parameters.
+"""Movement primitives: trajectories of joint angles that are linear in a few parameters.
 
 primitive = MovementPrimitive.make(num_joints=5, num_bases=5, num_steps=200, time_step=0.02)
 angles, velocities = primitive.course(parameters, start=angles_now)          # [200, 5] each
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 RESTING = 2
-"""Basis functions before the first that has a parameter: their weights are zero, so that a movement begins slowly."""
+"""Basis functions before the first with a parameter: their weights are zero, so that a movement begins slowly."""
 
 
 class MovementPrimitive(NamedTuple):
@@ -72,10 +72,10 @@ class MovementPrimitive(NamedTuple):
             Angles and velocities, `[steps, joints]` each.
 
         Raises:
-            ValueError: If there are more or fewer parameters than the movement has.
+            ValueError: If the number of parameters is wrong.
         """
         parameters = np.asarray(parameters, dtype=np.float64)
         if parameters.shape != (self.num_parameters,):
-            raise ValueError(f"parameters have shape {parameters.shape}, wanted ({self.num_parameters},)")
+            raise ValueError(f"parameters have shape {parameters.shape}, expected ({self.num_parameters},)")
         weights = parameters.reshape(self.num_joints, -1).T
         return start + self.bases @ weights, self.rates @ weights

@@ -1,6 +1,6 @@
-"""Environments in processes of their own, by Gymnasium's vector environment: for simulators that hold Python's lock.
+"""Environments in processes, by Gymnasium's vector environment: for simulators that hold Python's lock.
 
-Each process has a guarded, replayable `Environment`: a run has the bits of `sync`, and resumes like it.
+Each process has a guarded, replayable `Environment`: results are bit-identical to `sync`, and so is resuming.
 """
 
 import multiprocessing
@@ -20,7 +20,7 @@ from trpl.rollouts.task_spec import Task, as_task
 
 
 class ProcessEnvironments:
-    """Any Gymnasium environment, N times, each stepped by a process of its own."""
+    """Any Gymnasium environment, N times, each in a process of its own."""
 
     def __init__(self, task: str | Task, *, num_envs: int, seed: int):
         self.num_envs = num_envs
@@ -28,7 +28,7 @@ class ProcessEnvironments:
         makers = [
             _maker(as_task(task), seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)
         ]
-        # spawned, not forked: a process with JAX in it has threads, which a fork would leave without their owners
+        # spawned, not forked: JAX has threads, which a fork would not copy
         self._vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
         self.observation_size = int(self._vector.single_observation_space.shape[0])  # type: ignore[index]
         self.action_size = int(self._vector.single_action_space.shape[0])  # type: ignore[index]
@@ -36,7 +36,7 @@ class ProcessEnvironments:
         self._num_calls = 0
 
     def begin(self) -> np.ndarray:
-        """Start an episode in each; observations [N, obs]."""
+        """Start an episode in each environment; return observations [N, obs]."""
         return np.array(self._vector.reset()[0], dtype=np.float64)
 
     def step(
@@ -48,13 +48,13 @@ class ProcessEnvironments:
         terminated: np.ndarray,
         truncated: np.ndarray,
     ) -> Ended:
-        """Step each; the arrays [N, ...] are written to, observations being those to act on next."""
+        """Step each environment, writing to the arrays [N, ...]; observations are those to act on next."""
         self._num_calls += 1
         observations[:], rewards[:], terminated[:], truncated[:], info = self._vector.step(actions)
         return [(int(n), info["final_obs"][n]) for n in np.flatnonzero(terminated | truncated)]
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """How the unfinished episodes came about, as `sync` has it."""
+        """Describe how the unfinished episodes came about, in the format of `sync`."""
         states = self._vector.call("episode_state")
         for found in states:
             if isinstance(found, str):
@@ -63,10 +63,10 @@ class ProcessEnvironments:
         return arrays, {"environments": [meta for _, meta in states]}
 
     def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], *, observations: np.ndarray) -> bool:
-        """Do the unfinished episodes again, all at the same time."""
+        """Replay the unfinished episodes in parallel."""
         saved = zip(meta["environments"], observations, strict=True)
         self._vector.set_attr("saved", [(arrays[f"actions.{n}"], about, o) for n, (about, o) in enumerate(saved)])
-        for found in self._vector.call("do_again"):
+        for found in self._vector.call("replay"):
             if found is not None:
                 raise ReplayError(found)
         return True
@@ -80,8 +80,8 @@ class ProcessEnvironments:
         self._vector.close(terminate=True)
 
 
-class _Served(gym.Env):
-    """An `Environment` as Gymnasium's worker process wants it."""
+class _WorkerEnvironment(gym.Env):
+    """An `Environment` behind the interface that Gymnasium's worker process needs."""
 
     def __init__(self, environment: Environment):
         self.environment, self.head = environment, environment.head
@@ -96,14 +96,14 @@ class _Served(gym.Env):
         return *self.environment.step(np.array(action)), {}  # a copy: the environment keeps it
 
     def episode_state(self) -> tuple[np.ndarray, dict[str, Any]] | str:
-        """What `Environment.state` gives, or why there is none: an exception here would end the process."""
+        """Return `Environment.state`, or the error's message: an exception here would end the process."""
         try:
             return self.environment.state()
         except ReplayError as error:
             return str(error)
 
-    def do_again(self) -> str | None:
-        """Bring back the episode in `saved`; why it could not be, if it could not."""
+    def replay(self) -> str | None:
+        """Replay the episode in `saved`; return the error's message, if any."""
         assert self.saved is not None
         actions, meta, observation = self.saved
         try:
@@ -120,6 +120,6 @@ def _maker(task: Task, *, seed: int, index: int) -> Callable[[], gym.Env]:
     def make() -> gym.Env:
         if multiprocessing.parent_process() is not None:  # Ctrl-C is for the run, which ends its epoch and saves
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return _Served(Environment(task, seed=seed, index=index))
+        return _WorkerEnvironment(Environment(task, seed=seed, index=index))
 
     return make

@@ -1,13 +1,13 @@
-"""The five-link planar reacher with a reward that tells of the target only at the last step.
+"""The five-link planar reacher with a sparse reward, which depends on the target only at the last step.
 
-A planar arm of five links reaches for a point. Every step costs the squared norm of the action; how far the fingertip
-is from the target counts only at step 200, when the episode ends. Time is part of the observation, so that end is a
-true terminal state.
+A planar arm of five links reaches for a point. Every step costs the squared norm of the action; the distance of the
+fingertip from the target counts only at step 200, when the episode ends. Time is part of the observation, so that
+end is a true terminal state.
 
 Two variants are registered. `trpl/Reacher5Sparse-v0` keeps each target where it was drawn.
-`trpl/Reacher5SparsePaper-v0` is the task as the paper's experiments had it: the target's joints are limited to ±0.27 m
-while targets are drawn up to 0.5 m from the base, so that in most episodes the simulator throws the target back and it
-bounces about. Returns of the two are not comparable.
+`trpl/Reacher5SparsePaper-v0` is the task of the paper's experiments: the target's joints are limited to ±0.27 m while
+targets are drawn up to 0.5 m from the base, so in most episodes the simulator pushes the target back and it bounces.
+Returns of the two are not comparable.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ class SparseReacher(MujocoEnv, EzPickle):
     """Observation (21): cos and sin of the 5 angles, target x and y, 5 velocities, fingertip − target (3), step 0…200.
 
     Reward −‖a‖², and at step 200 also −200 ‖fingertip − target‖ − ‖joint velocities‖, both of the state before the
-    action is simulated. The raw action pays; the simulator clamps what the motors get to ±1.
+    action is simulated. The raw action is penalised; the simulator clamps the motors' commands to ±1.
     """
 
     metadata = {"render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"], "render_fps": 50}  # noqa: RUF012
@@ -52,7 +52,7 @@ class SparseReacher(MujocoEnv, EzPickle):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:  # type: ignore[override]
         action = np.asarray(action)
         if action.shape != (NUM_JOINTS,):
-            raise ValueError(f"action has shape {action.shape}, wanted ({NUM_JOINTS},)")
+            raise ValueError(f"action has shape {action.shape}, expected ({NUM_JOINTS},)")
         self._steps += 1
         terminated = self._steps >= EPISODE_LENGTH
         reward, info = -float(action.dot(action)), {}
@@ -72,7 +72,7 @@ class SparseReacher(MujocoEnv, EzPickle):
             self.render()
 
     def final_cost(self) -> tuple[float, dict[str, float]]:
-        """What the state at the end of an episode costs, and of what."""
+        """Return the cost of the state at the end of an episode, and its terms."""
         distance = float(np.linalg.norm(self._fingertip - self._target))
         speed = float(np.linalg.norm(self.data.qvel[:NUM_JOINTS]))
         return DISTANCE_WEIGHT * distance + speed, {"distance": distance, "speed": speed}

@@ -1,4 +1,4 @@
-"""Seeds of environments, as functions of a run's seed, and what a step says of ended episodes."""
+"""Seeds of environments as functions of a run's seed, and the type of ended episodes."""
 
 import numpy as np
 
@@ -8,5 +8,5 @@ Ended = list[tuple[int, np.ndarray]]  # which environment's episode ended, and i
 
 
 def derived_seed(*words: int) -> int:
-    """Return a seed that is a function of the words, for generators that take one number."""
+    """Derive a seed from words, for generators that take a single number."""
     return int(np.random.SeedSequence(words).generate_state(1)[0])

@@ -1,6 +1,6 @@
-"""Gymnasium's spaces: the head that serves an action space, and the vector that stands for an observation.
+"""Gymnasium's spaces: the head for an action space, and the vector for an observation.
 
-`HEADS` is the one place that says which policy serves which actions.
+`HEADS` is the registry of heads by action space.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trpl.policies.actions import action_map, squashed_map, unit_map
 from trpl.policies.heads import BernoulliHead, BetaHead, CategoricalHead, GaussianHead, Head, ProductHead
 from trpl.rollouts.task_spec import Task
 
-LARGEST_OBSERVATION = 10_000  # numbers: more are images, as a rule, and want another network
+LARGEST_OBSERVATION = 10_000  # numbers: larger observations are usually images, for other networks
 SUPPORTED = (
     "supported are actions that are Box (vectors of floats), Discrete, MultiDiscrete, MultiBinary, or a Tuple or Dict"
     f" of these, and observations that Gymnasium flattens to at most {LARGEST_OBSERVATION} numbers"
@@ -30,13 +30,13 @@ def head_of(space: gym.Space, task: Task) -> Head:
     """Find the head for an action space.
 
     Raises:
-        UnsupportedSpaceError: No policy serves the space, or not the one that the task asks for.
+        UnsupportedSpaceError: No policy supports the space, or not the task's.
     """
     found = _head(space, task)
     if task.policy != "gaussian" and not _has_box(space):
         raise UnsupportedSpaceError(
-            f"{task.env_id}: policy {task.policy!r} is for bounded Box actions, and its action space is {space}: its"
-            f" policy is a {found.words}, without the setting"
+            f"{task.env_id}: policy {task.policy!r} is for bounded Box actions, and its action space is {space};"
+            f" without the setting its policy is a {found.words}"
         )
     return found
 
@@ -66,8 +66,8 @@ def _box(space: spaces.Box, task: Task) -> Head:
         return GaussianHead(size, actions=action_map(space.low, space.high, units=task.units, clip=task.clip))
     if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         raise UnsupportedSpaceError(
-            f"{task.env_id}: policy {task.policy!r} needs ends on both sides of every action, and the action space is"
-            f" {space}; policy 'gaussian' does not"
+            f"{task.env_id}: policy {task.policy!r} needs a bounded action space, and this one is"
+            f" {space}; policy 'gaussian' supports it"
         )
     if task.policy == "beta":
         return BetaHead(size, actions=unit_map(space.low, space.high))
@@ -105,14 +105,14 @@ HEADS: Mapping[type[gym.Space], Callable[[Any, Task], Head]] = {
 
 
 class Observing(NamedTuple):
-    """How an observation becomes a vector: its size, and the function, None where it is one already."""
+    """The conversion of an observation to a vector: its size, and the function, None if it is a vector already."""
 
     size: int
     flatten: Callable[[Any], Any] | None
 
 
 def observing(space: gym.Space, *, env_id: str) -> Observing:
-    """Find the vector that stands for an observation: as Gymnasium flattens it, a class as 0s and a 1.
+    """Find the conversion of an observation to a vector, by Gymnasium's flattening: a class is one-hot.
 
     Text in a dictionary is left out, with a warning.
     """
@@ -133,7 +133,7 @@ def observing(space: gym.Space, *, env_id: str) -> Observing:
 
 
 def _without_text(space: spaces.Dict, env_id: str) -> spaces.Dict:
-    """Leave out what has no numbers."""
+    """Leave out members without numbers."""
     kept = {name: member for name, member in space.spaces.items() if _flat_size(member) is not None}
     lost = [name for name in space.spaces if name not in kept]
     if not kept or not lost:
@@ -143,7 +143,7 @@ def _without_text(space: spaces.Dict, env_id: str) -> spaces.Dict:
 
 
 def _flat_size(space: gym.Space) -> int | None:
-    """Count the numbers of an observation, None where Gymnasium has none for it."""
+    """Count the numbers of a flattened observation; None if Gymnasium cannot flatten it."""
     if isinstance(space, spaces.Text):
         return None
     try:

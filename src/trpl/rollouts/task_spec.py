@@ -1,4 +1,4 @@
-"""A task as a run wants it: the environment's name and arguments, and how actions reach it."""
+"""The description of a task: the environment's name and arguments, and the treatment of actions."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-LOCAL = "local"  # the name space of environments that only this process knows
+LOCAL = "local"  # the namespace of environments registered only in this process
 
 
 class Task(NamedTuple):
-    """Name an environment and what is done to its actions.
+    """An environment and the treatment of its actions.
 
     Args:
-        env_id: Gymnasium's name of the environment.
+        env_id: The environment's Gymnasium name.
         kwargs: Its own arguments.
         units: "raw", or "box": a Gaussian's actions are in units of the action box.
         clip: Whether a Gaussian's actions are clipped to the box.
-        policy: What acts in a box: "gaussian", "squashed" or "beta".
+        policy: The policy for a box: "gaussian", "squashed" or "beta".
     """
 
     env_id: str
@@ -30,12 +30,12 @@ class Task(NamedTuple):
 
 
 def as_task(task: str | Task) -> Task:
-    """Let a name stand for the task with its defaults."""
+    """Convert a name to the task with its defaults."""
     return Task(task) if isinstance(task, str) else task
 
 
 def register_local(env: gym.Env | Callable[..., gym.Env]) -> str:
-    """Give an environment object, or a callable that makes one, a name that this process can make it by.
+    """Register an environment object, or a callable that makes one, for this process.
 
     Args:
         env: The callable, or the object, which is copied each time: training and evaluation need one each.

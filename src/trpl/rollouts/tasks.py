@@ -1,4 +1,4 @@
-"""The project's own tasks, by the names Gymnasium knows them by."""
+"""The project's own tasks, by their Gymnasium names."""
 
 import gymnasium as gym
 
@@ -6,7 +6,7 @@ import gymnasium as gym
 def register_tasks() -> None:
     """Register the tasks under `trpl/`; the simulator is imported when one is made.
 
-    No time limit on the reacher: it ends itself, with a true terminal state.
+    The reacher has no time limit: it ends itself, in a true terminal state.
     """
     reacher, humanoid = "trpl.rollouts.reacher:SparseReacher", "trpl.rollouts.humanoid:PaperHumanoid"
     gym.register("trpl/Reacher5Sparse-v0", reacher, kwargs={"target_limit": 0.7})

@@ -1,9 +1,8 @@
 """Videos of a policy, also on machines without a screen.
 
-MuJoCo draws through OpenGL. With a screen nothing is needed; without one, on Linux, either EGL (`libegl1`, and
-`libgl1` with Mesa's drivers `libgl1-mesa-dri` where there is no GPU) or OSMesa (`libosmesa6`) must be installed. The
-environment variable MUJOCO_GL decides between them where it is set; where it is not, whichever library is there is
-taken.
+MuJoCo draws through OpenGL. Without a screen, on Linux, it needs EGL (`libegl1`, and `libgl1` with Mesa's drivers
+`libgl1-mesa-dri` if there is no GPU) or OSMesa (`libosmesa6`). The environment variable MUJOCO_GL selects one; if it is
+not set, whichever library is installed is used.
 """
 
 import os
@@ -38,7 +37,7 @@ NO_OPENGL = (
 
 
 class Recording(NamedTuple):
-    """A video that was written."""
+    """A written video."""
 
     path: Path
     num_frames: int
@@ -56,25 +55,25 @@ def record(
     camera: str | None = None,
     size: tuple[int, int] | None = None,
 ) -> Recording:
-    """Write a video of a policy; frames go to the file as they are drawn.
+    """Write a video of a policy, frame by frame.
 
     Args:
         policy: A function from raw observation to the environment's action.
         task: The environment's name, or the task with its arguments.
         path: The file, .mp4 or .gif.
         episodes: How many to show.
-        seed: Decides the starting states.
-        max_steps: Where episodes are cut.
-        camera: The name of a camera of the simulator's model; by default its camera "track" or, where there is none,
-            one that follows the robot.
+        seed: Determines the initial states.
+        max_steps: The largest length of an episode.
+        camera: The name of a camera of the simulator's model; by default its camera "track" or, without one, a camera
+            that follows the robot.
         size: Width and height of the picture.
 
     Returns:
         The file, the number of frames, and each episode's return.
 
     Raises:
-        UsageError: The file's ending is not one of a video.
-        RenderingError: The environment cannot be drawn here, or not like this.
+        UsageError: The file's ending is not that of a video.
+        RenderingError: The environment cannot be rendered here, or not with these options.
     """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
@@ -85,7 +84,7 @@ def record(
         with closing(_made(task, seed, "rgb_array", options)) as environment:
             fps = environment.gym_env.metadata.get("render_fps", DEFAULT_FPS)
             draw = partial(_draw, environment, follow=camera is None)
-            draw()  # fails before there is a file
+            draw()  # fails before a file is created
             with _writer(path, fps) as append:
                 played = _episodes(environment, policy, lambda: append(draw()), episodes, seed, max_steps)
     return Recording(path, sum(frames for _, frames in played), [total for total, _ in played])
@@ -99,7 +98,7 @@ def show(
     seed: int = 0,
     max_steps: int = 1000,
 ) -> list[float]:
-    """Play episodes in a window; gives their returns."""
+    """Play episodes in a window; return their returns."""
     if sys.platform.startswith("linux") and not any(os.environ.get(v) for v in SCREENS):
         raise RenderingError("there is no screen to show it on: write a video instead, --video FILE.mp4")
     with closing(_made(task, seed, "human", {})) as environment:
@@ -118,7 +117,7 @@ def _made(task: str | Task, seed: int, render_mode: str, options: Mapping[str, A
     except FaultyEnvironmentError as error:
         if not options:
             raise
-        raise RenderingError(f"{error} (asked for {', '.join(options)}, which not every environment knows)") from error
+        raise RenderingError(f"{error} (given {', '.join(options)}, which not every environment supports)") from error
 
 
 def _episodes(
@@ -129,7 +128,7 @@ def _episodes(
     seed: int,
     max_steps: int,
 ) -> list[tuple[float, int]]:
-    """Play episodes; gives return and number of frames of each."""
+    """Play episodes; return the return and the number of frames of each."""
     seeds = [derived_seed(seed, episode, VIDEO_STREAM) for episode in range(episodes)]
     return [_play(environment, policy, shown, seed=number, max_steps=max_steps) for number in seeds]
 
@@ -142,7 +141,7 @@ def _play(
     seed: int,
     max_steps: int,
 ) -> tuple[float, int]:
-    """Play one episode; gives its return and the number of frames shown."""
+    """Play one episode; return its return and the number of frames."""
     observation, total, ended = environment.begin(seed=seed), 0.0, False
     shown()
     while not ended and environment.num_steps < max_steps:
@@ -165,7 +164,7 @@ def _draw(environment: Environment, *, follow: bool) -> np.ndarray:
 
 
 def _follow(env: Any) -> None:
-    """Point the free camera at a MuJoCo robot that moves about; a model with a camera "track" does that by itself."""
+    """Point the free camera at a moving MuJoCo robot; a model with a camera "track" needs none."""
     renderer, model = getattr(env, "mujoco_renderer", None), getattr(env, "model", None)
     if renderer is None or model is None or renderer.camera_id != -1:
         return
@@ -182,7 +181,7 @@ def _writer(path: Path, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
     if path.suffix.lower() == ".gif":
         options = {"duration": 1000.0 / min(fps, GIF_FPS), "loop": 0}  # milliseconds per frame, for ever
     else:
-        options = {"fps": fps, "macro_block_size": 2, "codec": "libx264"}  # x264 wants even sides
+        options = {"fps": fps, "macro_block_size": 2, "codec": "libx264"}  # x264 needs even sides
     with warnings.catch_warnings(), imageio.get_writer(path, **options) as writer:
         # JAX warns of any fork while it is loaded; this one only starts ffmpeg
         warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
@@ -191,7 +190,7 @@ def _writer(path: Path, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
 
 @contextmanager
 def _headless_backend() -> Iterator[None]:
-    """MUJOCO_GL set to what is installed, while this lasts, where there is no screen and no choice was made."""
+    """Set MUJOCO_GL to an installed library inside the context, if there is no screen and it is not set."""
     has_screen = not sys.platform.startswith("linux") or any(os.environ.get(v) for v in SCREENS)
     if has_screen or os.environ.get("MUJOCO_GL"):
         yield

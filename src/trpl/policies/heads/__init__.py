@@ -1,9 +1,9 @@
-"""Heads: from a network's outputs to a family's distribution, and from an action to what the environment takes.
+"""Heads: the map from a network's outputs to a family's distribution, and from an action to the environment's.
 
-A head is a frozen value. It says which layers and shared numbers the network ends in (`layers`, `shared`), makes the
-distribution of them (`distribution`, in any framework), draws from it (`sample`, `mode`, in NumPy), and turns a drawn
-action into the environment's own (`take`). Rollouts keep actions as float32 vectors of `action_size` numbers: a class
-is its index, a yes or no 1 or 0. `trpl.rollouts.spaces` has the one register of heads by action space.
+A head is a frozen value. It defines the network's last layers and shared numbers (`layers`, `shared`), makes their
+distribution (`distribution`, in any framework), draws from it (`sample`, `mode`, in NumPy), and converts a drawn action
+to the environment's own (`take`). Rollouts keep actions as float32 vectors of `action_size` numbers: a class is its
+index, a binary decision 1 or 0. `trpl.rollouts.spaces` has the registry of heads by action space.
 """
 
 from __future__ import annotations

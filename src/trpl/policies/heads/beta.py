@@ -13,13 +13,13 @@ from trpl.families import Beta
 from trpl.policies.actions import ActionMap
 from trpl.policies.heads.protocol import GAIN, Ending, Outputs, WithoutCovariance
 
-TINY = np.float32(1e-30)  # keeps a mode in the middle where α and β are 1 to the last digit
+TINY = np.float32(1e-30)  # puts the mode in the middle if α and β round to 1
 EDGE = 1e-6  # samples stay this far inside (0, 1), where the density is finite
 
 
 @dataclass(frozen=True)
 class BetaHead(WithoutCovariance):
-    """A Beta between the ends of a box in each dimension: α and β are 1 + softplus, so it has one peak inside."""
+    """A Beta on each dimension of a box: α and β are 1 + softplus, so it is unimodal."""
 
     action_size: int
     actions: ActionMap | None = field(default=None, compare=False)
@@ -40,7 +40,7 @@ class BetaHead(WithoutCovariance):
         return Beta(shape[..., : self.action_size], shape[..., self.action_size :])
 
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Sequence[np.random.Generator]:
-        return [rng] * num_steps  # a Beta is drawn by rejection, with as many numbers as that takes
+        return [rng] * num_steps  # rejection sampling takes a variable number of draws
 
     def sample(self, outputs: Outputs, noise: np.random.Generator) -> np.ndarray:
         return np.clip(noise.beta(*self.distribution(outputs)), EDGE, 1.0 - EDGE).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Heads of discrete actions: classes, and yes or no."""
+"""Heads of discrete actions: classes and binary decisions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trpl.types import Array
 
 @dataclass(frozen=True)
 class CategoricalHead(WithoutCovariance):
-    """One class of each of several sets: a Categorical, or a Product of them.
+    """One class from each of several sets: a Categorical, or a Product of them.
 
-    `shape` is that of the environment's array of whole numbers, None where it takes a single number.
+    `shape` is that of the environment's array of whole numbers, None for a single number.
     """
 
     sizes: tuple[int, ...]
@@ -72,14 +72,14 @@ class CategoricalHead(WithoutCovariance):
 
 
 def _drawn(logits: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Draw classes [..., 1] by the inverse of their distribution function at uniform numbers [..., 1] in (0, 1]."""
+    """Draw classes [..., 1] by inverting their distribution function at uniform numbers [..., 1] in (0, 1]."""
     cumulative = np.cumsum(np.exp(logits - logits.max(-1, keepdims=True)), axis=-1)
     return (cumulative < uniform * cumulative[..., -1:]).sum(-1, keepdims=True).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class BernoulliHead(WithoutCovariance):
-    """Yes or no in each of several places; `shape` is that of the environment's array."""
+    """Independent binary decisions; `shape` is that of the environment's array."""
 
     action_size: int
     shape: tuple[int, ...]

@@ -20,7 +20,7 @@ from trpl.types import Array
 
 @dataclass(frozen=True)
 class GaussianHead:
-    """A Gaussian over a box of any size: a mean, and a covariance of one of four kinds."""
+    """A Gaussian over a box: a mean, and a covariance of one of four kinds."""
 
     action_size: int
     covariance: str = "diagonal"  # or "full"
@@ -39,12 +39,12 @@ class GaussianHead:
 
     @property
     def spread(self) -> str:
-        """Name the layer, or the shared numbers, of the covariance."""
+        """The name of the covariance's layer or shared numbers."""
         return SPREADS[self.covariance]
 
     @property
     def spread_size(self) -> int:
-        """Count the numbers that describe one covariance."""
+        """The number of raw numbers per covariance."""
         return covariances.spread_size(self.covariance, self.action_size)
 
     @property

@@ -57,7 +57,7 @@ class ProductHead:
         return [{n.removeprefix(s): x for n, x in outputs.items() if n.startswith(s)} for s in starts]
 
     def distribution(self, outputs: Outputs) -> Product:
-        """Make one product of all: the parts of a part that is a product itself stand among the others."""
+        """Make one flat product: a part that is a product itself contributes its own parts."""
         found = [p.distribution(own) for p, own in zip(self.parts, self._own(outputs), strict=True)]
         return Product(tuple(q for p in found for q in (p.parts if isinstance(p, Product) else (p,))))
 
@@ -65,7 +65,7 @@ class ProductHead:
         return families.log_prob(policy, actions)
 
     def split(self, actions: Array) -> list[Any]:
-        """Cut actions [..., action_size] into those of the parts."""
+        """Split actions [..., action_size] into those of the parts."""
         ends = np.cumsum([part.action_size for part in self.parts]).tolist()
         return [actions[..., end - part.action_size : end] for part, end in zip(self.parts, ends, strict=True)]
 

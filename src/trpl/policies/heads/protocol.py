@@ -1,4 +1,4 @@
-"""What a head is, and what heads without a covariance have in common."""
+"""The protocol of a head, and a base class for heads without a covariance."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trpl.errors import ConfigError
 from trpl.families import Policy
 from trpl.types import Array
 
-GAIN = 0.01  # of the last layers: policies start out nearly the same in every state
-Outputs = Mapping[str, Any]  # the last layers' results and the shared numbers, by name
+GAIN = 0.01  # of the last layers: initial policies are nearly the same in every state
+Outputs = Mapping[str, Any]  # the outputs of the last layers and the shared numbers, by name
 
 
 class Ending(NamedTuple):
-    """A linear layer that a network ends in: its name, the numbers it gives, and the gain of its first weights."""
+    """A last linear layer of a network: its name, its number of outputs, and the gain of its initial weights."""
 
     name: str
     size: int
@@ -26,21 +26,21 @@ class Ending(NamedTuple):
 
 
 class Head(Protocol):
-    """What a policy network ends in; frozen and hashable."""
+    """The head of a policy network; frozen and hashable."""
 
     @property
     def words(self) -> str:
-        """What the policy is called in messages."""
+        """The name of the policy's kind in messages."""
         ...
 
     @property
     def gaussian(self) -> bool:
-        """Whether the policy is one Gaussian, with a mean and a covariance to bound apart."""
+        """Whether the policy is a single Gaussian, whose mean and covariance can have separate bounds."""
         ...
 
     @property
     def action_size(self) -> int:
-        """Numbers in an action as rollouts keep it."""
+        """The number of entries of an action as rollouts keep it."""
         ...
 
     @property
@@ -50,31 +50,31 @@ class Head(Protocol):
 
     @property
     def shared(self) -> Mapping[str, int]:
-        """Numbers that are the same in every state: how many, by name."""
+        """The counts of numbers shared by all states, by name."""
         ...
 
     def initial(self, xp: Any) -> dict[str, Array]:
-        """Give the first values of biases and shared numbers that are not 0, by the names of their weights."""
+        """Return the non-zero initial values of biases and shared numbers, by the names of their weights."""
         ...
 
     def shaped(self, *, covariance: str, contextual: bool, initial_std: float) -> Head:
-        """Give the head with these settings of its Gaussian; refuse them where there is none."""
+        """Return the head with these settings of its Gaussian; refuse them if there is none."""
         ...
 
     def distribution(self, outputs: Outputs) -> Policy:
-        """Make the distribution in each state."""
+        """Make the distribution of each state."""
         ...
 
     def log_prob(self, policy: Policy, actions: Array) -> Array:
-        """Compute the log-density of actions as rollouts keep them."""
+        """Compute the log-density of actions in the form that rollouts keep."""
         ...
 
     def settled(self, projected: Policy) -> dict[str, Array]:
-        """Give what the shared numbers are to be set to after a projection that made them differ between states."""
+        """Return new values of the shared numbers after a projection that made them contextual."""
         ...
 
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Any:
-        """Draw what `sample` takes, an entry for each step, each for states [*states]."""
+        """Draw the noise for `sample`, an entry per step, each for states [*states]."""
         ...
 
     def sample(self, outputs: Outputs, noise: Any) -> np.ndarray:
@@ -82,20 +82,20 @@ class Head(Protocol):
         ...
 
     def mode(self, outputs: Outputs) -> np.ndarray:
-        """Give the most likely actions: what acts when no noise is wanted."""
+        """Return the most likely actions."""
         ...
 
     def take(self, action: np.ndarray) -> Any:
-        """Turn actions [..., action_size] into the environment's own."""
+        """Convert actions [..., action_size] to the environment's own."""
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """Give what `from_json` needs."""
+        """Return the values for `from_json`."""
         ...
 
 
 class WithoutCovariance(ABC):
-    """What heads without a covariance have in common."""
+    """A base class for heads without a covariance."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Heads from a checkpoint's description of them."""
+"""Construction of heads from their descriptions in checkpoints."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from trpl.policies.weights import SPREADS
 
 
 def from_json(values: Any) -> Head:
-    """Read back what `to_json` gave.
+    """Read the output of `to_json`.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The values do not describe a head.
     """
     try:
         match values["kind"]:
