@@ -183,7 +183,7 @@ def signals(place: Path, rng: random.Random) -> Result:
         ended = child.wait()
         if (
             ended.code != 128 + number
-            or "go on with: trpl resume" not in ended.said
+            or "continue with: trpl resume" not in ended.said
             or not any(folder.glob("checkpoints/0*"))
         ):
             problems[number.name] = f"code {ended.code}: {ended.said[-600:]}"

@@ -199,7 +199,7 @@ def test_arguments_of_the_environment(capsys, monkeypatch):
     assert call(capsys, "train", "kl", "Pendulum-v1", *words, "--from", "runs/x")[0] == 0
     assert seen[0].env_kwargs == {"g": 9.81, "name": "x y", "flag": True}
     assert seen[0].warm_start == "runs/x"
-    assert "wants KEY=VALUE, not 'g'" in call(capsys, "train", "kl", "Pendulum-v1", "--env-kwargs", "g")[2]
+    assert "expected KEY=VALUE, not 'g'" in call(capsys, "train", "kl", "Pendulum-v1", "--env-kwargs", "g")[2]
 
 
 def test_what_a_user_may_not_expect_is_said_at_the_start(capsys, tmp_path):

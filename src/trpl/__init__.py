@@ -9,17 +9,17 @@ within the bounds, state by state; gradients flow through it:
     layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
     projected = layer(DiagGaussian(mean, std), DiagGaussian(old_mean, old_std))
 
-Where to go on, with `help(...)`:
+Further reading, with `help(...)`:
 
     trpl.torch, trpl.jax     the layers: KLProjection, WassersteinProjection, FrobeniusProjection, JointKLProjection
-    trpl.entropy_schedule    the entropy to hold a policy to, over the course of training
-    trpl.policies            load_policy: act with a trained run, with NumPy alone
+    trpl.entropy_schedule    schedules of a policy's entropy target over training
+    trpl.policies            load_policy: act with a trained run, in NumPy
     trpl.train, trpl.load    train from Python; on the command line: trpl train kl HalfCheetah-v4
     trpl.methods             register a method of your own
     trpl.integrations        adapters for other libraries, torch.distributions, export, tracking
-    trpl.errors              what a caller may want to catch
+    trpl.errors              the exceptions
 
-What this module itself has works on PyTorch tensors, JAX arrays and NumPy arrays alike, and imports no framework.
+The functions of this module work on PyTorch tensors, JAX arrays and NumPy arrays alike, and import no framework.
 `trpl --help` lists the commands; docs/index.md is where the documentation begins.
 """
 
@@ -69,7 +69,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the trainer when it is first asked for: layers need none of it."""
+    """Import the trainer on first access: layers do not need it."""
     if name in ("Run", "load", "train"):
         return getattr(importlib.import_module("trpl.api"), name)
     raise AttributeError(f"module 'trpl' has no attribute {name!r}")

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """A run: where it is, its policy, its numbers. A notebook shows it as its learning curve.
+    """A run: its folder, policy and records. A notebook shows it as its learning curve.
 
     Args:
         folder: The run folder.
-        checkpoint: The checkpoint that `policy` and `evaluate` take; None is the newest.
+        checkpoint: The checkpoint for `policy` and `evaluate`; None is the newest.
     """
 
     folder: Path
@@ -41,12 +41,12 @@ class Run:
 
     @property
     def config(self) -> Config:
-        """The settings it was trained with."""
+        """The run's settings."""
         return read_config(self.folder)
 
     @property
     def policy(self) -> Policy:
-        """What acts: `action = run.policy(observation)`."""
+        """The trained policy: `action = run.policy(observation)`."""
         return load_policy(self.checkpoint or self.folder)
 
     @property
@@ -62,10 +62,10 @@ class Run:
         return float(found.mean()) if len(found) else None
 
     def table(self) -> dict[str, np.ndarray]:
-        """Give a column of numbers per metric and a row per epoch.
+        """Return a column of numbers per metric, a row per epoch.
 
         Returns:
-            Columns by name; `pandas.DataFrame(run.table())` is a data frame. NaN stands for what an epoch lacks.
+            Columns by name; `pandas.DataFrame(run.table())` is a data frame. Missing values are NaN.
         """
         import numpy as np
 
@@ -89,7 +89,7 @@ class Run:
 
         Args:
             episodes: How many; as many as in training by default.
-            seed: Other starting states than those of training.
+            seed: A seed for other initial states than those of training.
 
         Returns:
             The return and the length of each episode.
@@ -97,13 +97,13 @@ class Run:
         return evaluate_run(self.checkpoint or self.folder, num_episodes=episodes, seed=seed)
 
     def resume(self, **options: Any) -> Run:
-        """Go on with the run.
+        """Resume the run.
 
         Args:
             **options: Those of `trpl.runs.run.resume`, `total_steps` for example.
 
         Returns:
-            The run, with what was added.
+            The resumed run.
         """
         resume_run(self.folder, **options)
         return load(self.folder)
@@ -130,7 +130,7 @@ def train(
 
     Args:
         method: The name of a method, for example "kl" or "ppo".
-        env: Gymnasium's name of an environment, a callable that makes one, or an environment, which is copied.
+        env: An environment's Gymnasium name, a callable that makes one, or an environment, which is copied.
         steps: Environment steps; the preset's number by default.
         out: The run folder, which must not hold a run yet; runs/<env>/<method>/seed-<n> by default.
         progress: Whether to show progress on standard error.
@@ -142,7 +142,7 @@ def train(
 
     Raises:
         ConfigError: There is no such method or setting, or a value is out of range.
-        RunError: The folder holds a run already, or training broke down.
+        RunError: The folder already holds a run, or training diverged.
         UnknownEnvironmentError, UnsupportedSpaceError, FaultyEnvironmentError: The environment cannot be trained on.
 
     Example:
@@ -156,7 +156,7 @@ def train(
 
 
 def load(path: str | Path) -> Run:
-    """Open a run that was trained before.
+    """Open an existing run.
 
     Args:
         path: A run folder, one of its checkpoint folders, or RUN/best.
@@ -165,7 +165,7 @@ def load(path: str | Path) -> Run:
         The run; given a checkpoint, with that checkpoint's policy.
 
     Raises:
-        RunError: It is neither.
+        RunError: The path is not in a run.
         CheckpointError: The checkpoint is damaged.
 
     Example:

@@ -1,7 +1,7 @@
 """The command line: argv in, one call out.
 
-A command is a function from its arguments to an exit code, and a line in `COMMANDS`. What a command needs it imports
-itself, so that `trpl --help` answers at once.
+A command is a function from its arguments to an exit code, and a line in `COMMANDS`. Commands import what they need
+themselves, so that `trpl --help` is fast.
 """
 
 import argparse
@@ -23,7 +23,7 @@ class Command(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; errors end in one line that says what to do, with exit code 2 for what was asked, else 1."""
+    """Run one command; print errors as one line that says what to do, with exit code 2 for usage errors, else 1."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(overview())
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = COMMANDS[name].run(load_plugins(rest))
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever read the output has seen enough, `trpl presets | head` for example
+    except BrokenPipeError:  # the reader has closed the pipe, as in `trpl presets | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def load_plugins(argv: list[str]) -> list[str]:
-    """Import what `--plugin` names, for any command; gives the other words."""
+    """Import the plugins that `--plugin` names, for any command; return the other arguments."""
     reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     reader.add_argument("--plugin", action="append", default=[])
     found, others = reader.parse_known_args(argv)
@@ -65,7 +65,7 @@ def load_plugins(argv: list[str]) -> list[str]:
 
 
 def overview() -> str:
-    """Write the help of the whole program."""
+    """Format the help of the whole program."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
     return "\n".join(
@@ -82,7 +82,7 @@ def overview() -> str:
 
 
 def in_words(error: Exception) -> str:
-    """Say what an exception says to somebody who will not look into the code."""
+    """Describe an exception for a user who will not read the code."""
     if type(error).__module__.startswith("trpl"):
         return str(error)
     if isinstance(error, ImportError) and (missing := missing_extra(error, instead={"jax": "train"})):
@@ -90,7 +90,7 @@ def in_words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {os_problem(error)}" if error.filename else os_problem(error)
     if isinstance(error, MemoryError):
-        return "out of memory: smaller rollouts, fewer environments or smaller networks need less"
+        return "out of memory: use smaller rollouts, fewer environments or smaller networks"
     return f"{type(error).__name__}: {error} (set TRPL_TRACEBACK=1 to see where)"
 
 
@@ -100,7 +100,7 @@ def fail(message: str, *, code: int) -> int:
 
 
 def stopped_by(signal: int | None) -> int:
-    """Return the exit code of a program that a signal ended, as shells have it: 130 for Ctrl-C, 143 for SIGTERM."""
+    """Return the exit code for a signal, as shells do: 130 for Ctrl-C, 143 for SIGTERM."""
     return 0 if signal is None else 128 + signal
 
 
@@ -113,7 +113,7 @@ def train(argv: list[str]) -> int:
     parser.add_argument("--out", help="run folder (runs/ENV/METHOD/seed-N)")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
-    parser.add_argument("--preset", help="TOML file with settings, such as `trpl tune` writes; options are stronger")
+    parser.add_argument("--preset", help="TOML file with settings, as `trpl tune` writes it; options take precedence")
     add_as_released(parser)
     parser.add_settings(skip=("method", "env_id"))
     args = parser.parse(argv)
@@ -134,9 +134,9 @@ def train(argv: list[str]) -> int:
 
 
 def resume(argv: list[str]) -> int:
-    parser = Parser("resume", "Go on with a run that was stopped or killed; the result is the same to the bit.")
+    parser = Parser("resume", "Continue a run that was stopped or killed; the result is bit-identical.")
     parser.add_argument("run", help="run folder")
-    parser.add_argument("--steps", type=number(int, optional=False), metavar="N", help="go on to so many steps in all")
+    parser.add_argument("--steps", type=number(int, optional=False), metavar="N", help="new total number of steps")
     add_other_versions(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
@@ -163,7 +163,7 @@ def resume(argv: list[str]) -> int:
 
 
 def tracking(kind: str | None) -> Any:
-    """Return what `--track` asks for, as the run wants it."""
+    """Return the tracker of `--track`."""
     if kind is None:
         return None
     from functools import partial
@@ -174,9 +174,9 @@ def tracking(kind: str | None) -> Any:
 
 
 def conclude(result: Any, *, quiet: bool) -> int:
-    """Say how a run ended and what to do next; draw its learning curve."""
+    """Report how a run ended and what to do next; draw its learning curve."""
     if not result.finished:
-        print(f"stopped after epoch {result.epochs}; go on with: {program()} resume {result.folder}")
+        print(f"stopped after epoch {result.epochs}; continue with: {program()} resume {result.folder}")
         return stopped_by(result.signal)
     from trpl.reports.curve import learning_curve
 
@@ -198,7 +198,7 @@ def evaluate(argv: list[str]) -> int:
     parser = Parser("evaluate", "Noise-free episodes of a trained policy.")
     parser.add_argument("run", help=RUN_OR_CHECKPOINT)
     parser.add_argument("--episodes", type=positive_int, help="how many (as in training)")
-    parser.add_argument("--seed", type=int, help="other starting states than in training")
+    parser.add_argument("--seed", type=int, help="seed for other initial states than in training")
     args = parser.parse(argv)
     import numpy as np
 
@@ -221,7 +221,7 @@ def play(argv: list[str]) -> int:
     parser.add_argument("--size", type=positive_int, nargs=2, metavar=("WIDTH", "HEIGHT"), help="of the picture")
     parser.add_argument("--episodes", type=positive_int, default=1, help="how many (1)")
     parser.add_argument("--max-steps", type=positive_int, default=1000, help="longest episode shown (1000)")
-    parser.add_argument("--seed", type=int, default=0, help="starting states (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial states (0)")
     args = parser.parse(argv)
     if args.live == bool(args.video):
         raise UsageError("give --video FILE to write a video, or --live to see it in a window")
@@ -249,7 +249,7 @@ def export(argv: list[str]) -> int:
     parser = Parser("export", "Write a run's policy, its observation normaliser included, as one file for the robot.")
     parser.add_argument("run", help=RUN_OR_CHECKPOINT)
     parser.add_argument("file", help="file to write: .onnx, .pt (with a script beside it) or .npz")
-    parser.add_argument("--format", choices=("onnx", "torch", "npz"), help="where the file's ending does not say it")
+    parser.add_argument("--format", choices=("onnx", "torch", "npz"), help="if the file's ending does not tell")
     args = parser.parse(argv)
     from trpl.integrations.export import NUM_CHECKED, TOLERANCE
     from trpl.integrations.export import export as export_run
@@ -273,10 +273,10 @@ def presets(argv: list[str]) -> int:
 def sweep(argv: list[str]) -> int:
     from trpl.presets import named_sweeps
 
-    parser = Parser("sweep", "Methods × tasks × seeds, each run done once; started again it does only what is missing.")
+    parser = Parser("sweep", "Methods × tasks × seeds, each run done once; restarted, it does only what is missing.")
     known = ", ".join(named_sweeps())
     parser.add_argument("preset", help=f"{known}, or a TOML file with methods, tasks, seeds and settings")
-    parser.add_argument("--seeds", help="how many (10), which (3,5) or a range (10:20); the file's, or 1")
+    parser.add_argument("--seeds", help="a number (10), a list (3,5) or a range (10:20); the file's, or 1")
     parser.add_argument("--out", default="runs", help="folder of the run folders (runs); with --ray on a shared disk")
     parser.add_argument("--workers", type=positive_int, help="runs at a time (as many as cores, or as Ray has CPUs)")
     parser.add_argument("--ray", metavar="ADDRESS", help="use the Ray cluster at ADDRESS, or `auto`")
@@ -300,17 +300,17 @@ def sweep(argv: list[str]) -> int:
 def tune(argv: list[str]) -> int:
     from trpl.methods import names
 
-    parser = Parser("tune", "Search a method's settings on a task, but for those given; started again it goes on.")
+    parser = Parser("tune", "Search a method's settings on a task, except those given; restarted, it continues.")
     parser.add_argument("method", help=", ".join(names()))
     parser.add_argument("env_id", metavar="env", help="a Gymnasium environment")
-    parser.add_argument("--trials", type=positive_int, required=True, help="of the study, earlier sessions' counted")
+    parser.add_argument("--trials", type=positive_int, required=True, help="of the study, including earlier sessions")
     parser.add_argument("--seeds", type=positive_int, default=3, help="runs per trial, from --seed up (3)")
     parser.add_argument("--workers", type=positive_int, help="trials at a time (as many as cores)")
     parser.add_argument("--storage", default="", help="postgresql://..., or TRPL_STORAGE in the environment")
     parser.add_argument("--study", default="", help="name in the database (METHOD-ENV)")
     parser.add_argument("--out", default="tuning", help="folder of the trials' runs (tuning)")
     parser.add_argument("--best", help="write the best trial there as a preset (.toml)")
-    parser.add_argument("--heartbeat", type=positive_int, default=15, help="seconds between signs of life (15)")
+    parser.add_argument("--heartbeat", type=positive_int, default=15, help="seconds between heartbeats (15)")
     parser.add_argument("--as-worker", type=int, help=argparse.SUPPRESS)
     parser.add_settings(skip=("method", "env_id", "source"))
     args = parser.parse(argv)
@@ -343,9 +343,9 @@ def tune(argv: list[str]) -> int:
 def report(argv: list[str]) -> int:
     parser = Parser("report", "A page with tables and curves of runs; figures (PNG, SVG) and tables (CSV) beside it.")
     parser.add_argument("runs", nargs="+", help="run folders, or folders of them")
-    parser.add_argument("--out", default="report", help="folder for the page and what lies beside it (report)")
+    parser.add_argument("--out", default="report", help="folder for the page, figures and tables (report)")
     parser.add_argument("--title", default="Trust-region runs", help="heading of the page")
-    parser.add_argument("--by", action="append", default=[], help="a setting that tells variants of a method apart")
+    parser.add_argument("--by", action="append", default=[], help="a setting that distinguishes variants of a method")
     parser.add_argument("--no-figures", action="store_true", help="leave out the PNG and SVG files")
     args = parser.parse(argv)
     from trpl.reports.page import write_report
@@ -361,7 +361,7 @@ def figure(argv: list[str]) -> int:
     parser.add_argument("name", choices=FIGURES, help=", ".join(FIGURES))
     parser.add_argument("runs", nargs="*", help="run folders, or folders of them (runs)")
     parser.add_argument("--out", default="figures", help="folder for the files (figures)")
-    parser.add_argument("--by", action="append", default=[], help="a setting that tells variants of a method apart")
+    parser.add_argument("--by", action="append", default=[], help="a setting that distinguishes variants of a method")
     args = parser.parse(argv)
     for file in write_figure(args.name, args.runs or ["runs"], args.out, by=args.by):
         print(file)
@@ -369,12 +369,12 @@ def figure(argv: list[str]) -> int:
 
 
 def add_other_versions(parser: argparse.ArgumentParser) -> None:
-    """Add the option that lets a run go on under other versions of libraries."""
+    """Add the option that allows resuming with other library versions."""
     parser.add_argument("--other-versions", action="store_true", help="go on although libraries have other versions")
 
 
 def add_as_released(parser: argparse.ArgumentParser) -> None:
-    """Add the option that stands for every switch of the authors' release."""
+    """Add the option for all switches of the authors' release."""
     parser.add_argument(
         "--as-released", action="store_true", default=argparse.SUPPRESS,
         help="every --released-... switch that means something to the method: what the authors' release computes",
@@ -383,7 +383,7 @@ def add_as_released(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS: dict[str, Command] = {
     "train": Command("train a policy: trpl train METHOD ENV", train),
-    "resume": Command("go on with a run, exactly: trpl resume RUN", resume),
+    "resume": Command("continue a run, exactly: trpl resume RUN", resume),
     "evaluate": Command("noise-free episodes of a run's policy: trpl evaluate RUN", evaluate),
     "play": Command("a run's policy as a video or live: trpl play RUN --video FILE", play),
     "sweep": Command("methods × tasks × seeds, each once: trpl sweep PRESET --seeds N", sweep),

@@ -6,23 +6,23 @@ class ConvergenceError(RuntimeError):
 
 
 class ConfigError(ValueError):
-    """A setting that does not exist, does not fit the method, or is out of range."""
+    """A setting does not exist, does not fit the method, or is out of range."""
 
 
 class UsageError(ValueError):
-    """Words on the command line that do not fit the command."""
+    """Invalid arguments on the command line."""
 
 
 class RunError(RuntimeError):
-    """A run folder that cannot be used as asked: in use, already there, or not a run."""
+    """A run folder cannot be used: it is in use, already exists, or is not a run."""
 
 
 class RecordError(ValueError):
-    """Records of a run are damaged, or do not belong together; the message says where, or which setting."""
+    """Records of a run are damaged or inconsistent; the message says where, or which setting."""
 
 
 class CheckpointError(RuntimeError):
-    """No sound checkpoint where one was needed."""
+    """There is no sound checkpoint."""
 
 
 class MissingExtraError(ImportError):
@@ -30,24 +30,24 @@ class MissingExtraError(ImportError):
 
 
 class UnknownEnvironmentError(ValueError):
-    """A name under which no environment is registered."""
+    """No environment is registered under a name."""
 
 
 class UnsupportedSpaceError(ValueError):
-    """An observation or action space that policies on vectors cannot serve."""
+    """No policy supports an observation or action space."""
 
 
 class FaultyEnvironmentError(RuntimeError):
-    """An environment raised, or returned something that is not an observation or a reward."""
+    """An environment raised, hung, or returned something that is not an observation or a reward."""
 
 
 class ReplayError(RuntimeError):
-    """Doing an episode again did not lead to the same observation: the environment is not deterministic."""
+    """A replayed episode did not lead to the same observation: the environment is not deterministic."""
 
 
 class RenderingError(RuntimeError):
-    """The environment cannot be drawn here."""
+    """The environment cannot be rendered here."""
 
 
 class ExportError(ValueError):
-    """A policy that cannot be written in the format asked for, or a file that does not act as the policy does."""
+    """A policy cannot be written in a format, or a file does not act as the policy does."""

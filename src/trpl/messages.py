@@ -1,4 +1,4 @@
-"""Sentences that several rooms say: what was probably meant, what to install, what a disk's error means."""
+"""Messages that several packages share: suggestions, installation hints, operating-system errors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from types import MappingProxyType
 
 from trpl.errors import MissingExtraError
 
-CUTOFF = 0.5  # of similarity: below it nothing is suggested
+CUTOFF = 0.5  # similarity below which nothing is suggested
 
 
 def closest(name: object, known: Iterable[str], *, cutoff: float = CUTOFF) -> str | None:
-    """Find the known name that is nearest by its letters.
+    """Find the known name with the most similar spelling.
 
     Args:
-        name: What was given.
-        known: The names that exist.
-        cutoff: The similarity, from 0 to 1, below which nothing is near enough.
+        name: The given name.
+        known: The existing names.
+        cutoff: The similarity, from 0 to 1, below which nothing is returned.
 
     Returns:
         The name, or None.
@@ -31,21 +31,21 @@ def closest(name: object, known: Iterable[str], *, cutoff: float = CUTOFF) -> st
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Say '; did you mean …?' where a known name is near enough.
+    """Suggest a known name: '; did you mean …?'.
 
     Args:
-        name: What was given.
-        known: The names that exist.
+        name: The given name.
+        known: The existing names.
 
     Returns:
-        The words, or none.
+        The suggestion, empty if nothing is similar.
     """
     found = closest(name, known)
     return "" if found is None else f"; did you mean {found!r}?"
 
 
 def os_problem(error: OSError) -> str:
-    """Say what an error of the operating system means.
+    """Describe an error of the operating system.
 
     Args:
         error: The error.
@@ -56,7 +56,7 @@ def os_problem(error: OSError) -> str:
     return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
 
 
-EXTRAS = {  # package that is imported → the extra that brings it
+EXTRAS = {  # package → the extra that installs it
     **dict.fromkeys(("jax", "jaxlib"), "jax"),
     **dict.fromkeys(
         ("optax", "gymnasium", "mujoco", "rich", "tensorboardX", "matplotlib", "imageio", "orjson"), "train"
@@ -80,7 +80,7 @@ EXTRAS = {  # package that is imported → the extra that brings it
 
 
 def to_install(extra: str) -> str:
-    """Say how to install an optional part of trpl.
+    """Return the command that installs an extra.
 
     Args:
         extra: The name of the extra.
@@ -94,15 +94,15 @@ def to_install(extra: str) -> str:
 def missing_extra(
     error: ImportError, *, extra: str | None = None, instead: Mapping[str, str] = MappingProxyType({})
 ) -> MissingExtraError | None:
-    """Turn a failed import of an optional package into an error that says what to install.
+    """Convert a failed import of an optional package to an error that says what to install.
 
     Args:
         error: The failed import.
-        extra: The extra to name; the one that brings the package by default.
-        instead: Extras to name in the place of others.
+        extra: The extra to name; by default the one that installs the package.
+        instead: Extras to name in place of others.
 
     Returns:
-        The error to raise; None for packages that no extra brings.
+        The error to raise; None for packages that no extra installs.
     """
     package = (error.name or "").split(".")[0]
     if package not in EXTRAS:
@@ -113,7 +113,7 @@ def missing_extra(
 
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Import the packages of an extra in this context: what is missing is answered with what to install.
+    """Import the packages of an extra in this context; if one is missing, say what to install.
 
     Args:
         extra: The name of the extra.
@@ -134,10 +134,10 @@ def needs(extra: str) -> Iterator[None]:
 
 
 def program() -> str:
-    """Name what starts `trpl` in the shell of the caller.
+    """Return the command that starts `trpl` in the caller's shell.
 
     Returns:
-        "trpl" where the path finds it, else the file that was called.
+        "trpl" if the path contains it, else the file that was called.
     """
     called, found = sys.argv[0], shutil.which("trpl")
     if os.path.basename(called) != "trpl" or not os.path.exists(called):

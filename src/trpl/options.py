@@ -1,4 +1,4 @@
-"""Reading a command's arguments: one option per setting, and an answer with the nearest right one."""
+"""Command-line parsing: one option per setting, and suggestions for unknown ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALIASES = {"total_steps": ("--steps",), "warm_start": ("--from",)}
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that raises instead of exiting, and answers an unknown option with the nearest right one."""
+    """argparse that raises instead of exiting, and suggests the nearest option for an unknown one."""
 
     def __init__(self, name: str, description: str):
         super().__init__(prog=f"trpl {name}", description=description, allow_abbrev=False)
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def format_help(self) -> str:
-        """Write the help, its first line short: a list of all settings would fill the screen before it says anything.
+        """Format the help with a short first line: a list of all settings would fill the screen.
 
         Returns:
             The text.
@@ -36,25 +36,25 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
-        """Read the words after the command.
+        """Parse the arguments of the command.
 
         Args:
-            argv: The words.
+            argv: The arguments.
 
         Returns:
-            The arguments.
+            The parsed arguments.
 
         Raises:
-            UsageError: A word is unknown, missing, or has no such value.
+            UsageError: An argument is unknown, missing, or invalid.
         """
         args, unknown = self.parse_known_args([_dashes(word) for word in argv])
         if unknown:
             name = unknown[0].split("=")[0]
-            raise UsageError(f"unrecognised argument {name!r}{self._meant(name)} (see {self.prog} --help)")
+            raise UsageError(f"unrecognised argument {name!r}{self._suggestion(name)} (see {self.prog} --help)")
         return args
 
-    def _meant(self, name: str) -> str:
-        """Say which option an unknown one probably stands for."""
+    def _suggestion(self, name: str) -> str:
+        """Suggest an option for an unknown one."""
         if not name.startswith("-"):
             return ""
         options = [option for action in self._actions for option in action.option_strings]
@@ -65,21 +65,21 @@ class Parser(argparse.ArgumentParser):
         return nearest(name, options)
 
     def settings(self, args: argparse.Namespace) -> dict[str, Any]:
-        """Take the settings among the arguments.
+        """Select the settings among the arguments.
 
         Args:
-            args: What `parse` gave.
+            args: The output of `parse`.
 
         Returns:
-            The settings by name; those that were not given are not there.
+            The given settings by name.
         """
         return {name: value for name, value in vars(args).items() if name in (*self._settings, "as_released")}
 
     def add_settings(self, *, skip: Sequence[str] = ()) -> None:
-        """Add an option for every setting of any method, under its own name, grouped by the methods that have it.
+        """Add an option for every setting of any method, grouped by the methods that have it.
 
         Args:
-            skip: Settings that the command takes otherwise.
+            skip: Settings that the command takes in another way.
         """
         from trpl.methods import names, registry
         from trpl.settings.fields import plain_type
@@ -115,14 +115,14 @@ def _add_setting(group: Any, name: str, field: dataclasses.Field, kind: type) ->
 
 
 class Pairs(argparse.Action):
-    """Reads KEY=VALUE words; a value is JSON where it can be, else text."""
+    """Parses KEY=VALUE arguments; a value is JSON if it parses, else text."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         found = {}
         for word in values:
             key, equals, text = word.partition("=")
             if not equals or not key:
-                raise argparse.ArgumentError(self, f"wants KEY=VALUE, not {word!r}")
+                raise argparse.ArgumentError(self, f"expected KEY=VALUE, not {word!r}")
             try:
                 found[key] = json.loads(text)
             except ValueError:
@@ -145,14 +145,14 @@ def _dashes(word: str) -> str:
 
 
 def number(kind: type, *, optional: bool) -> Callable[[str], Any]:
-    """Make a reader of numbers that takes 1e6 and 1_000_000 for whole ones.
+    """Make a parser of numbers that accepts 1e6 and 1_000_000 as whole numbers.
 
     Args:
         kind: `int` or `float`.
-        optional: Whether `none` is a value: the setting can be switched off.
+        optional: Whether `none` is permitted, which switches the setting off.
 
     Returns:
-        A function from the text to the number or None; it raises `ValueError` for anything else.
+        A function from text to a number or None; it raises `ValueError` for anything else.
     """
 
     def read(text: str) -> Any:
@@ -168,16 +168,16 @@ def number(kind: type, *, optional: bool) -> Callable[[str], Any]:
 
 
 def positive_int(text: str) -> int:
-    """Read a whole number above 0.
+    """Parse a whole number above 0.
 
     Args:
-        text: The word of the command line.
+        text: The argument.
 
     Returns:
         The number.
 
     Raises:
-        argparse.ArgumentTypeError: It is none.
+        argparse.ArgumentTypeError: The text is anything else.
     """
     value = int(text)
     if value < 1:

@@ -1,8 +1,7 @@
 """`python -m trpl.worker COMMAND ...`: the command line, ended together with the process that started it.
 
-The starter keeps the other end of standard input and never writes to it. Once that end is closed, because the starter
-wants the work to stop or because it died, however it died, this process gets SIGTERM: a run then ends its epoch, saves
-and stops.
+The parent keeps the other end of standard input and never writes to it. When that end is closed, deliberately or
+because the parent died, this process gets SIGTERM: a run then ends its epoch, saves and stops.
 """
 
 import os
@@ -21,5 +20,5 @@ def stop_with_input() -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=stop_with_input, daemon=True).start()
-    sys.argv[0] = "trpl"  # what the run's record says was called
+    sys.argv[0] = "trpl"  # for the command in the run's record
     sys.exit(cli.main())

@@ -93,7 +93,7 @@ def test_variants_are_told_apart_on_request(tmp_path):
 
 
 def test_unknown_figure_is_answered_with_those_there_are(tmp_path):
-    with pytest.raises(ValueError, match="no figure 'x'; there are interpolation"):
+    with pytest.raises(ValueError, match="no figure 'x'; choose from interpolation"):
         write_figure("x", [], tmp_path)
 
 

@@ -92,7 +92,7 @@ def test_no_variant_leads_out_of_the_sweeps_folder(variant, tmp_path):
 @pytest.mark.parametrize("seeds", ["1000000000000", "10001", "[-1]", "0", "1.5", '"3"'])
 def test_more_seeds_than_anyone_wants_are_refused(seeds, tmp_path):
     (tmp_path / "plan.toml").write_text(f'methods = ["kl"]\ntasks = ["Hopper-v4"]\nseeds = {seeds}\n')
-    with pytest.raises(ConfigError, match="seeds wants"):
+    with pytest.raises(ConfigError, match="seeds must be"):
         planned_runs(str(tmp_path / "plan.toml"))
 
 

@@ -228,7 +228,7 @@ def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
         if name not in arrays:
             return f"{name} is missing"
         if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
-            return f"{name} has entries that are not finite"
+            return f"{name} is not an array of finite floats"
     shapes = {name: array.shape for name, array in arrays.items()}
     if len(shapes[f"{layers[0]}/weight"]) != 2:
         return "its first layer is not a matrix"

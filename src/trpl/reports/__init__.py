@@ -1,1 +1,1 @@
-"""What is shown: statistics, tables, figures and the report page, from run folders only."""
+"""Statistics, tables, figures and the report page, from run folders alone."""

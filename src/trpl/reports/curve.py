@@ -28,7 +28,7 @@ def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
 
 
 def curve_figure(run: str | Path) -> "Figure":
-    """Draw return over environment steps, evaluations with their spread and training episodes; the KL below.
+    """Draw the return over environment steps, of evaluations with their spread and of training; the KL below.
 
     Args:
         run: The run folder.

@@ -1,4 +1,4 @@
-"""The paper's figures from run folders (Figure 1: from the layers), and those of the report, as PNG and SVG."""
+"""The figures of the paper, from run folders (Figure 1 from the layers), and those of the report, as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Panel(NamedTuple):
 
 
 def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figure:
-    """Draw `panels` in rows of `columns` over a legend they share; `x` is "steps" or "hours"."""
+    """Draw `panels` in rows of `columns` with a shared legend; `x` is "steps" or "hours"."""
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     legend = {line.label: line.style for panel in panels for line in panel.lines}
@@ -80,7 +80,7 @@ def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figu
 
 
 def _draw_panel(axes, panel: Panel, x: str) -> None:
-    for line in reversed(panel.lines):  # the first lie on top
+    for line in reversed(panel.lines):  # the first is drawn last, on top
         across = line.curve.steps / 1e6 if x == "steps" else line.curve.seconds / 3600
         value, low, high = line.curve.estimate
         width = 0.8 if panel.log else None
@@ -117,7 +117,7 @@ def _title(env_id: str, groups: Sequence[Group]) -> str:
 
 
 def _only(name: str, runs: Sequence[Run], wanted: Callable[[Run], bool], needs: str) -> list[Run]:
-    """Return the `wanted` runs; an error that says what the figure `needs` if there are none."""
+    """Return the `wanted` runs; if there are none, raise an error that says what the figure needs."""
     chosen = [run for run in runs if wanted(run)]
     if not chosen:
         given = ", ".join(dict.fromkeys(f"{run.method} on {run.env_id}" for run in runs))
@@ -131,13 +131,13 @@ def _controlled(run: Run) -> bool:
 
 
 def curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
-    """Learning curves without entropy control (paper, appendix, first figure of the additional results)."""
+    """Draw learning curves without entropy control (paper, appendix, first figure of the additional results)."""
     chosen = _only("curves", runs, lambda run: not _controlled(run), "runs without entropy control")
     return draw(task_panels(group_runs(chosen, by), RETURN))
 
 
 def entropy_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
-    """Learning curves with entropy control beside PPO and PAPI (paper, appendix, second figure)."""
+    """Draw learning curves with entropy control beside PPO and PAPI (paper, appendix, second figure)."""
     name = "entropy-curves"
     having = " or ".join(method.name for method in methods() if method.controls_entropy)
     chosen = _only(name, runs, _controlled, f"runs of {having}")
@@ -151,7 +151,7 @@ def kl_change(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
 
 
 def penalty_ablation(runs: Sequence[Run]) -> Figure:
-    """Distance of the unprojected mean from the old one, by α, and for full regression (paper, Figure 2, centre)."""
+    """Draw the unprojected mean's distance from the old one by α and for full regression (paper, Figure 2, centre)."""
     chosen = _only(
         "penalty-ablation",
         runs,
@@ -206,7 +206,7 @@ def reacher(runs: Sequence[Run]) -> Figure:
 
 
 def audit_panels(groups: Sequence[Group], part: str, *, curve_of=curve) -> list[Panel]:
-    """Draw what the network did and what the projection guarantees, as multiples of the bound; a row per task."""
+    """Make panels of the network's and the projection's distances, as multiples of the bound; a row per task."""
     chosen = [measure for measure in AUDIT[part] if measure.key != f"after_{part}"]
     by_measure = [task_panels(groups, measure, curve_of=curve_of, bound=1.0) for measure in chosen]
     return [
@@ -217,7 +217,7 @@ def audit_panels(groups: Sequence[Group], part: str, *, curve_of=curve) -> list[
 
 
 def profiles(found: Aggregates, look: dict[str, Style]) -> Figure:
-    """Performance profiles: the share of runs above each score, over all tasks."""
+    """Draw performance profiles: the share of runs above each score, over all tasks."""
     figure = Figure(figsize=(4.6, 3.0), layout="constrained")
     axes = figure.subplots()
     for entry in found.methods:
@@ -241,7 +241,7 @@ def profiles(found: Aggregates, look: dict[str, Style]) -> Figure:
 
 
 def _literal(legend: Legend) -> None:
-    """Show names as they are: a dollar in a run's name does not begin a formula."""
+    """Show names literally: a dollar sign in a run's name does not begin a formula."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 
@@ -266,20 +266,20 @@ def write_figure(name: str, runs: Iterable[str | Path], out: str | Path, *, by: 
         name: The figure, one of `FIGURES`.
         runs: Run folders, or folders of them; `interpolation` needs none.
         out: The folder for the files.
-        by: Settings that tell variants of a method apart.
+        by: Settings that distinguish variants of a method.
 
     Returns:
         The files.
 
     Raises:
         ValueError: There is no such figure.
-        UsageError: The figure tells runs apart itself, so `by` means nothing to it.
-        RecordError: The runs do not have what the figure shows, or their records are damaged.
+        UsageError: The figure distinguishes runs itself, so `by` does not apply.
+        RecordError: The runs lack what the figure shows, or their records are damaged.
     """
     if name not in FIGURES:
-        raise ValueError(f"no figure {name!r}; there are {', '.join(FIGURES)}")
+        raise ValueError(f"no figure {name!r}; choose from {', '.join(FIGURES)}")
     if by and name not in VARIANTS:
-        raise UsageError(f"figure {name!r} tells runs apart itself; --by is for {', '.join(VARIANTS)}")
+        raise UsageError(f"figure {name!r} distinguishes runs itself; --by is for {', '.join(VARIANTS)}")
     options = {"by": by} if by else {}
     with mpl.rc_context(RC_PARAMS):
         figure = interpolation() if name == "interpolation" else FROM_RUNS[name](read_runs(runs)[0], **options)
@@ -287,15 +287,15 @@ def write_figure(name: str, runs: Iterable[str | Path], out: str | Path, *, by: 
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write `figure` as PNG and SVG, the same bytes for the same figure.
+    """Write `figure` reproducibly as PNG and SVG.
 
-    Straight by their canvases: `savefig` would draw each twice.
+    By their canvases directly, since `savefig` would draw each twice.
     """
     stem.parent.mkdir(parents=True, exist_ok=True)
     png, svg = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg"))
     figure.set_dpi(200)
     FigureCanvasAgg(figure).print_png(png)
-    figure.set_layout_engine("none")  # the layout found for the one serves the other
+    figure.set_layout_engine("none")  # reuse the layout of the first
     FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
     return [png, svg]
 
@@ -307,7 +307,7 @@ def report_figures(
     *,
     curve_of: Callable[[Group, Measure], Curve | None],
 ) -> list[Path]:
-    """Write the figures beside the report's page into folder `out`; those without data are left out."""
+    """Write the figures of the report into folder `out`; skip those without data."""
     with mpl.rc_context(RC_PARAMS):
         panels = {
             "returns": task_panels(groups, RETURN, curve_of=curve_of),

@@ -1,4 +1,4 @@
-"""Runs that may be averaged: one method on one task, alike in everything but the seed and the machine."""
+"""Groups of runs to average: one method on one task, with equal settings except for the seed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trpl.settings.config import NOT_COMPARED
 class Group:
     """The runs of one method (and variant of it) on one task, by rising seed.
 
-    `variant` holds the settings by which the caller tells runs of one method apart: (("regression_weight", 8.0),).
-    Unfinished runs are left out as soon as one run is finished.
+    `variant` holds the settings that distinguish runs of one method: (("regression_weight", 8.0),). Unfinished runs are
+    left out if any run is finished.
     """
 
     method: str
@@ -32,7 +32,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The method as the paper writes it, with its variant."""
+        """The method's label, with its variant."""
         name = method_label(self.method)
         return f"{name} ({', '.join(f'{key}={value}' for key, value in self.variant)})" if self.variant else name
 
@@ -46,7 +46,7 @@ class Group:
 
 
 def method_label(method: str) -> str:
-    """Give a method's name in tables and figures; one that is not registered here keeps its own."""
+    """Return a method's label for tables and figures; an unregistered one keeps its name."""
     found = known(method)
     return method if found is None else found.label
 
@@ -57,17 +57,17 @@ def place(method: str) -> int:
 
 
 def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
-    """Make groups of `runs` in the order of the paper's table; `by` names settings that tell variants apart.
+    """Group `runs` in the order of the paper's table; `by` names settings that distinguish variants.
 
     `as_released` among them stands for all switches of the authors' release together.
 
-    Raises RecordError, naming the difference, when runs of one group were configured differently or have the same seed.
+    Raises RecordError, naming the difference, if runs of one group have different settings or the same seed.
     """
     gathered: dict[tuple, list[Run]] = {}
     for run in runs:
         for key in by:
             if key not in run.config and key not in (*settings(), AS_RELEASED):
-                raise RecordError(f"{run.path}: no setting {key!r} to tell runs apart by")
+                raise RecordError(f"{run.path}: there is no setting {key!r} to distinguish runs by")
         variant = tuple((key, _told_by(run, key)) for key in by)
         gathered.setdefault((run.method, run.env_id, _text(variant)), []).append(run)
     groups = []
@@ -82,7 +82,7 @@ def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
 
 
 def _told_by(run: Run, key: str) -> Any:
-    """Look up what tells a run apart; `as_released` stands for all switches of the authors' release."""
+    """Look up the value that distinguishes a run; `as_released` stands for all switches of the authors' release."""
     if key != AS_RELEASED:
         return run.config.get(key)
     switches = [value for name, value in run.config.items() if name.startswith("released_") and value is not None]
@@ -106,7 +106,7 @@ def _check_alike(runs: Sequence[Run]) -> None:
             listed = "; ".join(f"{key} is {_setting(first, key)!r} and {_setting(run, key)!r}" for key in differing)
             raise RecordError(
                 f"{what} cannot be averaged, their configurations differ: {listed} (in {first.path} and {run.path}). "
-                f"Report them apart, or tell them apart by {differing[0]}."
+                f"Report them separately, or distinguish them by {differing[0]}."
             )
     for run, following in pairwise(runs):
         if run.seed == following.seed:
@@ -114,7 +114,7 @@ def _check_alike(runs: Sequence[Run]) -> None:
 
 
 def _setting(run: Run, key: str) -> Any:
-    """Look up a run's setting; one that its version did not know yet has its default, which computes the same."""
+    """Look up a run's setting; one that is newer than the run has its default, which computes the same."""
     method = known(run.method)
     if key in run.config or method is None or key not in method.settings.names():
         return run.config.get(key)

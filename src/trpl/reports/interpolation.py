@@ -1,7 +1,7 @@
-"""Figure 1 of the paper: the covariances each projection passes through between the old policy and the predicted one.
+"""Figure 1 of the paper: covariances along each projection's path from the predicted to the old policy.
 
-Nothing of the projections is restated here: for each η the bound is sought at which the projection's own multiplier is
-η, and the projection itself gives the covariance.
+The projections' own code is used: for each η the bound is found at which the projection's multiplier is η, and the
+projection itself gives the covariance.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from trpl.projections.wasserstein import Wasserstein
 from trpl.reports.look import line_style, method_style
 
 OLD = DiagGaussian(np.zeros(2), np.sqrt(np.array([5.0, 0.5])))
-PREDICTED = DiagGaussian(np.zeros(2), np.sqrt(np.array([0.5, 5.0])))  # OLD turned by 90°
+PREDICTED = DiagGaussian(np.zeros(2), np.sqrt(np.array([0.5, 5.0])))  # OLD rotated by 90°
 MULTIPLIERS = np.array([0.1, 0.33, 0.66, 1.0, 3.33, 6.66, 10.0])
 REGIONS: dict[str, Region] = {"frobenius": Frobenius(), "w2": Wasserstein(), "kl": KL()}
 TITLES = {"frobenius": "Frobenius", "w2": "Wasserstein", "kl": "KL"}
 
 
 def interpolated(region: Region, multipliers: np.ndarray) -> DiagGaussian:
-    """Return the projections of PREDICTED with these multipliers, a batch.
+    """Return the projections of PREDICTED with these multipliers, as a batch.
 
-    η falls as the bound ε rises, and is 0 where ε is the distance itself: bisection on log ε finds each bound.
+    η falls as the bound ε rises, and is 0 if ε is the distance itself: bisection on log ε finds each bound.
     """
     old, predicted = (DiagGaussian(*(np.tile(part, (multipliers.size, 1)) for part in p)) for p in (OLD, PREDICTED))
     high = np.log(region.cov_distance(NUMPY, predicted, old))
     low = high - 2.0 * np.log1p(multipliers) - 5.0
-    with np.errstate(all="ignore"):  # trial steps of the root search may leave its domain; they are taken back there
+    with np.errstate(all="ignore"):  # trial steps of the root search may leave its domain; it rejects them
         for _ in range(60):
             middle = 0.5 * (low + high)
             found = region.cov_multiplier(NUMPY, predicted, old, np.exp(middle))
@@ -47,7 +47,7 @@ def interpolated(region: Region, multipliers: np.ndarray) -> DiagGaussian:
 
 
 def interpolation() -> Figure:
-    """Compute 2σ ellipses of the three interpolations, and their entropies over η."""
+    """Draw 2σ ellipses of the three interpolations, and their entropies over η."""
     figure = Figure(figsize=(7.4, 2.35), layout="constrained")
     *ellipses, last = figure.subplots(1, 4, width_ratios=[1, 1, 1, 1.25])
     norm = LogNorm(MULTIPLIERS[0], MULTIPLIERS[-1])

@@ -1,4 +1,4 @@
-"""How a method looks, the same in every figure and on the page: colours for colour-blind readers too, and dashes."""
+"""The look of methods, the same in every figure and on the page: colours for colour-blind readers, and dashes."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def styles(groups) -> dict[str, Style]:
 
 
 def line_style(dash: str):
-    """Write a dash pattern in matplotlib's terms."""
+    """Convert a dash pattern to matplotlib's format."""
     return (0, tuple(float(part) / 1.5 for part in dash.split())) if dash else "-"
 
 
 def sequence(count: int) -> list[Style]:
-    """List styles from dark to light for values in rising order, in steps of the viridis map that all show on white."""
+    """List styles from dark to light for rising values, in steps of the viridis map that are visible on white."""
     return [Style(colour, colour) for colour in map(to_hex, colormaps["viridis"](np.linspace(0.0, 0.85, count)))]
 
 

@@ -1,4 +1,4 @@
-"""HTML from Python values: everything that goes in is escaped, so a run may be named `<script>`."""
+"""HTML from Python values: all text is escaped, so a run may be named `<script>`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Content = str | int | float | None | Iterable["Content"]
 
 
 def render(content: Content) -> Markup:
-    """Write `content` as HTML: Markup stays, other text is escaped, lists are joined, None is nothing."""
+    """Convert `content` to HTML: Markup stays, other text is escaped, lists are joined, None is empty."""
     if content is None:
         return Markup()
     if isinstance(content, Markup):
@@ -30,10 +30,7 @@ def render(content: Content) -> Markup:
 
 
 def tag(name: str, *content: Content, **attributes: Any) -> Markup:
-    """Make an element; `class_` is class, `data_x` is data-x; None and False leave an attribute out.
-
-    True has no value.
-    """
+    """Make an element; `class_` is class, `data_x` is data-x; None and False omit an attribute, True has no value."""
     words = [name]
     for key, value in attributes.items():
         if value is None or value is False:
@@ -44,7 +41,7 @@ def tag(name: str, *content: Content, **attributes: Any) -> Markup:
 
 
 def cell(value: Any, *, digits: int | None = None) -> Markup:
-    """Make a table cell; numbers stand right and sort by value, a missing one is a dash."""
+    """Make a table cell; numbers are right-aligned and sort by value, a missing one is a dash."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return tag("td", "–", class_="number missing")
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -56,7 +53,7 @@ def cell(value: Any, *, digits: int | None = None) -> Markup:
 def table(
     header: Sequence[Content], rows: Iterable[Sequence[Markup]], *, caption: Content = None, **attributes: Any
 ) -> Markup:
-    """Make a table of ready cells whose columns can be sorted by their headers; headers stand right over numbers."""
+    """Make a table of ready cells with sortable columns; headers of numbers are right-aligned."""
     rows = list(rows)
     over_numbers = [bool(rows) and 'class="number' in rows[0][place] for place in range(len(header))]
     head = tag(

@@ -55,7 +55,7 @@ def write_report(
             setting but the seed.
         out: The folder for the page.
         title: The heading of the page.
-        by: Settings that tell variants of a method apart.
+        by: Settings that distinguish variants of a method.
         figures: Whether to write PNG and SVG files too.
 
     Returns:
@@ -109,7 +109,7 @@ def _progress_notes(groups: Sequence[Group]) -> list[str]:
 
 
 def write_tables(report: Report, out: Path) -> list[Path]:
-    """Write the report's tables as CSV; those without rows are left out."""
+    """Write the report's tables as CSV, except empty ones."""
     every = {
         "table1": tables.table1(report.scores),
         "runs": tables.run_rows(report.scores),
@@ -151,7 +151,7 @@ def html(report: Report, beside: Sequence[str]) -> str:
         {name: render(part) for name, part in parts.items()},
         style=_asset("page.css") + _method_colours(report.looks),
         script=script,
-        script_hash=f"sha256-{digest}",  # the only script the browser will run
+        script_hash=f"sha256-{digest}",  # allows the browser to run only this script
     )
 
 
@@ -167,9 +167,9 @@ def _method_colours(looks: dict[str, Style]) -> str:
 
 
 def chart_data(report: Report) -> dict[str, Any]:
-    """Return what the page's script draws.
+    """Return the data for the page's script.
 
-    Arrays of steps and seconds that several curves share stand once, in `pool`.
+    Arrays of steps and seconds that several curves share are stored once, in `pool`.
     """
     pool: dict[tuple, int] = {}
 
@@ -218,5 +218,5 @@ def _band(found: Estimate) -> dict[str, list[float | None]]:
 
 
 def _numbers(values: np.ndarray, digits: int = 5) -> list[float | None]:
-    """Round `values` to `digits` figures, None for what is not finite."""
+    """Round `values` to `digits` significant digits; None for non-finite ones."""
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in np.asarray(values).tolist()]

@@ -1,4 +1,4 @@
-"""From run folders to columns of numbers.
+"""Run folders as columns of numbers.
 
 Reading keeps only the columns a report shows, so that hundreds of runs fit into memory.
 """
@@ -26,7 +26,7 @@ MEASURED = (
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One training run as its folder tells it; `notes` says what was passed over in reading."""
+    """One training run, read from its folder; `notes` says what was skipped."""
 
     path: Path
     config: dict[str, Any]
@@ -85,7 +85,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def read_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
-    """Read all runs in `paths` that have at least one epoch; gives notes on what was passed over too."""
+    """Read all runs in `paths` that have at least one epoch; return notes on what was skipped too."""
     runs: list[Run] = []
     notes: list[str] = []
     for path in find_runs(paths):
@@ -103,7 +103,7 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Collect no garbage meanwhile: records hold no cycles, and looking for some takes a third of the time."""
+    """Disable garbage collection inside the context: records have no cycles, and it takes a third of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

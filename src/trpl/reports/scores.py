@@ -1,4 +1,4 @@
-"""The two numbers of the paper's Table 1 for each run, and their statistics for each group."""
+"""The two scores of the paper's Table 1 for each run, and their statistics for each group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trpl.reports.statistics import Estimate
 from trpl.settings.config import WINDOW
 
 BOOTSTRAP_SEED = 0
-SAME_BUDGET = 0.01  # relative difference of two budgets that are set side by side
+SAME_BUDGET = 0.01  # relative difference of budgets that count as equal
 
 
 @cache
@@ -32,20 +32,14 @@ def paper_result(method: str, env_id: str) -> dict[str, Any] | None:
 
 
 def comparable_result(method: str, env_id: str, total_steps: int) -> dict[str, Any] | None:
-    """Return the paper's numbers for runs of the same budget.
-
-    None where the paper has none or trained for longer or less.
-    """
+    """Return the paper's numbers for runs of the same budget, None if there are none."""
     task = paper_table()["tasks"].get(env_id)
     same_budget = task is not None and abs(total_steps / task["total_steps"] - 1) <= SAME_BUDGET
     return paper_result(method, env_id) if same_budget else None
 
 
 def early_window(run: Run) -> np.ndarray | None:
-    """Return the mean return of each evaluation in the 20 epochs after 20 % of training.
-
-    None if they are not all there.
-    """
+    """Return the mean return of each evaluation in the 20 epochs after 20 % of training; None if incomplete."""
     return _window(run, run.num_epochs // 5)
 
 
@@ -55,10 +49,7 @@ def final_window(run: Run) -> np.ndarray | None:
 
 
 def window_after(run: Run, steps: float) -> np.ndarray | None:
-    """Return the mean return of each evaluation in the 20 epochs after `steps` steps.
-
-    None if one of them was not evaluated.
-    """
+    """Return the mean return of each evaluation in the 20 epochs after `steps` steps; None if incomplete."""
     found = _window(run, int((run.metrics.steps <= steps).sum()))
     return found if found is not None and len(found) == WINDOW else None
 
@@ -74,7 +65,7 @@ def _window(run: Run, start: int) -> np.ndarray | None:
 
 
 class Score(NamedTuple):
-    """One number of the table: mean over seeds, its interval over seeds, the pooled ±, and the seeds' own numbers."""
+    """One score of the table: mean over seeds, its interval over seeds, the pooled ±, and the scores per seed."""
 
     estimate: Estimate
     pooled: float
@@ -84,7 +75,7 @@ class Score(NamedTuple):
 
 
 def score(runs: Sequence[Run], windows: Sequence[np.ndarray | None]) -> Score | None:
-    """Return the score of `runs` from the `windows` of those that have one; None if none has."""
+    """Compute the score of `runs` from the `windows` of those that have one; None if none has."""
     present = [(run.seed, window) for run, window in zip(runs, windows, strict=True) if window is not None]
     if not present:
         return None
@@ -99,7 +90,7 @@ def score(runs: Sequence[Run], windows: Sequence[np.ndarray | None]) -> Score | 
 
 
 class GroupScores(NamedTuple):
-    """A group's numbers: `early` and `final` of its training, `same_steps` after as many steps as the paper's 20 %."""
+    """A group's scores: `early` and `final` of its training, `same_steps` after as many steps as the paper's 20 %."""
 
     group: Group
     early: Score | None
@@ -130,7 +121,7 @@ class Comparison(NamedTuple):
 
 
 def compare(first: GroupScores, second: GroupScores) -> Comparison | None:
-    """Difference of the final means and probability of improvement; paired by seed when at least two seeds match."""
+    """Compare final means, by difference and probability of improvement; paired by seed if at least two seeds match."""
     if first.final is None or second.final is None:
         return None
     x, y = first.final, second.final
@@ -154,7 +145,7 @@ def comparisons(scores: Sequence[GroupScores]) -> list[Comparison]:
 
 
 class Aggregate(NamedTuple):
-    """One method over several tasks, final returns divided by what the paper reports for PPO on each task."""
+    """One method over several tasks, with final returns divided by the paper's for PPO on each task."""
 
     name: str
     num_runs: int
@@ -172,10 +163,7 @@ class Aggregates(NamedTuple):
 
 
 def aggregate(scores: Sequence[GroupScores]) -> Aggregates | None:
-    """Compute statistics over tasks, on the largest block of tasks × methods without gaps.
-
-    None without tasks of the paper.
-    """
+    """Compute statistics over tasks, on the largest block of tasks × methods without gaps; None without such tasks."""
     known = paper_table()["tasks"]
     table = {(s.group.name, s.group.env_id): s.final for s in scores if s.final and s.group.env_id in known}
     tasks, names = _largest_block(table.keys())
@@ -206,10 +194,7 @@ def aggregate(scores: Sequence[GroupScores]) -> Aggregates | None:
 
 
 def _largest_block(cells: Collection[tuple[str, str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Find tasks and names with every (name, task) in `cells`: as many cells as possible.
-
-    Between equals, more tasks.
-    """
+    """Find tasks and names with every (name, task) in `cells`: as many cells as possible, then as many tasks."""
     tasks = list(dict.fromkeys(task for _, task in cells))
     names = list(dict.fromkeys(name for name, _ in cells))
     best: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -222,5 +207,5 @@ def _largest_block(cells: Collection[tuple[str, str]]) -> tuple[tuple[str, ...],
 
 
 def _generator() -> np.random.Generator:
-    """Make the same draws for every number, so that a report of the same runs is the same to the last digit."""
+    """Make a generator with the same seed for every number, so that reports are reproducible to the last digit."""
     return np.random.default_rng(BOOTSTRAP_SEED)

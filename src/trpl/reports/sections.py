@@ -1,4 +1,4 @@
-"""The parts of the report's page that are text and tables."""
+"""The sections of the report's page with text and tables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def notes(words: Sequence[str], curves: Iterable[Curve]) -> Markup | None:
 
 
 def table1(scores: Sequence[GroupScores]) -> Markup:
-    """Lay out Table 1 as the paper lays it out: methods down, tasks across, 20 % and final for each."""
+    """Lay out Table 1 as in the paper: methods down, tasks across, 20 % and final for each."""
     tasks = list(dict.fromkeys(entry.group.env_id for entry in scores))
     names = _in_blocks({entry.group.name: entry.group.method for entry in scores})
     by_place = {(entry.group.name, entry.group.env_id): entry for entry in scores}
@@ -93,7 +93,7 @@ def _in_blocks(methods: dict[str, str]) -> list[tuple[str, bool]]:
 
 
 def _best(scores: Sequence[GroupScores]) -> dict[tuple[str, str], list[str]]:
-    """List the names of the best methods by task and column, with and without entropy control apart as in the paper."""
+    """List the best methods by task and column, with and without entropy control separately as in the paper."""
     top: dict[tuple, tuple[float, str]] = {}
     for entry in scores:
         for column in ("early", "final"):
@@ -135,7 +135,7 @@ def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str]) -> 
 
 
 def missing_reason(group: Group, column: str) -> str:
-    """Say why a number of Table 1 is not there."""
+    """Say why a number of Table 1 is missing."""
     epochs = max(len(run.metrics.epoch) for run in group.runs)
     if not any(run.evaluations.epoch.size for run in group.runs):
         return "not evaluated"
@@ -146,13 +146,13 @@ def missing_reason(group: Group, column: str) -> str:
 
 
 def recent(group: Group) -> float | None:
-    """Average the last 20 evaluations that there are, over seeds."""
+    """Average the last 20 evaluations so far, over seeds."""
     means = [run.evaluations.values["return"][-WINDOW:].mean() for run in group.runs if run.evaluations.epoch.size]
     return float(np.mean(means)) if means else None
 
 
 def same_steps(scores: Sequence[GroupScores]) -> Markup | None:
-    """Show our return after as many steps as the paper's 20 % column stands for, where the budgets differ."""
+    """Show our return after as many steps as the paper's 20 % column covers, if the budgets differ."""
     rows = []
     for entry in scores:
         task = paper_table()["tasks"].get(entry.group.env_id)
@@ -231,14 +231,14 @@ def audit(groups: Sequence[Group]) -> Markup | None:
                     cell(found.projected_worst, digits=4),
                 ])  # fmt: skip
     if not rows:
-        return tag("p", "None of these runs has a bound to hold its policies against.")
+        return tag("p", "None of these runs has a bound to compare its policies with.")
     header = ("Task", "Method", "Part", "Bound", "Network, mean", "Epochs outside (%)", "Network, worst",
               "Projected, mean", "Projected, worst")  # fmt: skip
     return table(header, rows)
 
 
 def hyperparameters(groups: Sequence[Group]) -> Markup:
-    """List for each task the settings that differ between methods, then those they share."""
+    """List for each task the settings that differ between methods, then the common ones."""
     parts = []
     for task in dict.fromkeys(group.env_id for group in groups):
         here = [group for group in groups if group.env_id == task]
@@ -261,7 +261,7 @@ def _setting(group: Group, key: str) -> str:
 
 
 def versions(groups: Sequence[Group]) -> Markup:
-    """List each set of versions and commit, with how many runs were made with it."""
+    """List each set of versions and commit, with its number of runs."""
     found = Counter(
         (run.commit or "–", json.dumps(run.versions, sort_keys=True))
         for group in groups

@@ -1,4 +1,4 @@
-"""Curves over training: a measure's mean over seeds and its interval, at epochs all runs of a group have."""
+"""Curves over training: a measure's mean over seeds and its interval, at the common epochs of a group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_POINTS = 240  # as many as a chart of this width can show
 
 
 class Measure(NamedTuple):
-    """What a curve shows: column `key` of the records, divided by column `over` if given, and the axis label."""
+    """The quantity of a curve: column `key` of the records, divided by column `over` if given, and the axis label."""
 
     key: str
     label: str
@@ -64,8 +64,8 @@ class Curve(NamedTuple):
 def curve(group: Group, measure: Measure, max_points: int = MAX_POINTS) -> Curve | None:
     """Return the curve of `measure` for `group`, thinned to `max_points`; None if no run recorded it.
 
-    Thinning keeps epochs as they are, without smoothing; of a maximum it keeps the largest value since the last epoch
-    kept, so that no excess is lost.
+    Thinning selects epochs without smoothing; for a maximum it keeps the largest value since the last selected epoch,
+    so that no excess is lost.
     """
     columns = [_columns(run, measure) for run in group.runs]
     epoch = _common_epochs(columns)
@@ -87,7 +87,7 @@ def curve(group: Group, measure: Measure, max_points: int = MAX_POINTS) -> Curve
 
 
 def thin(num_epochs: int, max_points: int) -> np.ndarray:
-    """Return the indices of at most `max_points` epochs, evenly spread, the first and the last among them."""
+    """Return the indices of at most `max_points` epochs, evenly spread, including the first and the last."""
     return np.unique(np.linspace(0, num_epochs - 1, min(num_epochs, max_points)).round().astype(np.int64))
 
 
@@ -101,7 +101,7 @@ def _values(columns: Columns, measure: Measure) -> np.ndarray:
 
 
 def _common_epochs(columns: Sequence[Columns]) -> np.ndarray:
-    """List the epochs that all of `columns` have: a mean over seeds is over the same seeds at every point."""
+    """List the epochs that all of `columns` have, so that means are over the same seeds at every point."""
     first, *others = (column.epoch for column in columns)
     return first if all(np.array_equal(first, other) for other in others) else reduce(np.intersect1d, others, first)
 
@@ -117,9 +117,9 @@ def _seconds(runs: Sequence[Run], epoch: np.ndarray) -> np.ndarray:
 
 
 class Audit(NamedTuple):
-    """How one part of the trust region was kept over all epochs, states and seeds: distances as multiples of the bound.
+    """Distances of one part of the trust region over all epochs, states and seeds, as multiples of the bound.
 
-    The network alone acts in the environment (the projection is part of the loss only): `network_*` is what was done,
+    Only the network acts in the environment (the projection is part of the loss): `network_*` is what happened,
     `projected_*` what the layer guarantees.
     """
 
@@ -135,10 +135,7 @@ PARTS = {"mean": "mean", "cov": "covariance", "whole": "whole KL"}
 
 
 def audit(group: Group, part: str) -> Audit | None:
-    """Return the audit of `part`: "mean", "cov", or "whole" where one bound is on the KL.
-
-    None without bound or record.
-    """
+    """Compute the audit of `part`: "mean", "cov", or "whole" for one bound on the KL; None without bound or record."""
 
     def column(key: str) -> np.ndarray:
         return np.concatenate([run.metrics.values[key] for run in group.runs])

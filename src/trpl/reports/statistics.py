@@ -1,10 +1,10 @@
-"""Statistics over seeds and tasks, as the field reports them (Agarwal et al., 2021, whose package is rliable).
+"""Statistics over seeds and tasks (Agarwal et al., 2021, whose package is rliable).
 
 Scores are a list of arrays, one per task, with the task's runs on the *last* axis; leading axes are resamples, so that
-every statistic serves the point estimate and its bootstrap alike. Tasks may differ in their number of runs.
+every statistic works for the point estimate and for its bootstrap. Tasks may differ in their number of runs.
 
 Means and their differences have Student's intervals. Other statistics have those of a stratified bootstrap from ten
-runs per task on, and none below: the bootstrap of a few values does not cover what it says.
+runs per task on, and none below: the bootstrap of a few values does not have its nominal coverage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUM_RESAMPLES = 5000
 
 
 class Estimate(NamedTuple):
-    """A value and the ends of its 95 % interval, one or many; NaN ends where one run gives no interval."""
+    """A value and the ends of its 95 % interval, one or many; NaN ends for a single run."""
 
     value: np.ndarray
     low: np.ndarray
@@ -36,24 +36,24 @@ def mean(scores: Scores) -> np.ndarray:
 
 
 def median(scores: Scores) -> np.ndarray:
-    """Median over tasks of the mean over runs."""
+    """Return the median over tasks of the mean over runs."""
     return np.median([task.mean(axis=-1) for task in scores], axis=0)
 
 
 def iqm(scores: Scores) -> np.ndarray:
-    """Interquartile mean: the mean of all n scores without the ⌊n/4⌋ lowest and the ⌊n/4⌋ highest."""
+    """Return the interquartile mean: the mean of all n scores without the ⌊n/4⌋ lowest and the ⌊n/4⌋ highest."""
     pooled = np.sort(np.concatenate(scores, axis=-1), axis=-1)
     cut = pooled.shape[-1] // 4
     return pooled[..., cut : pooled.shape[-1] - cut].mean(axis=-1)
 
 
 def optimality_gap(scores: Scores, threshold: float = 1.0) -> np.ndarray:
-    """Measure how far the scores fall short of `threshold` on average: threshold − mean min(score, threshold)."""
+    """Return the mean shortfall from `threshold`: threshold − mean min(score, threshold)."""
     return threshold - np.minimum(np.concatenate(scores, axis=-1), threshold).mean(axis=-1)
 
 
 def performance_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
-    """Share of all scores above each threshold; the thresholds are the last axis of the result."""
+    """Return the share of all scores above each threshold; the thresholds are the last axis of the result."""
     pooled = np.sort(np.concatenate(scores, axis=-1), axis=-1)
     rows = pooled.reshape(-1, pooled.shape[-1])
     above = np.stack([pooled.shape[-1] - np.searchsorted(row, thresholds, side="right") for row in rows])
@@ -63,7 +63,7 @@ def performance_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:
 def probability_of_improvement(scores: Scores, others: Scores) -> np.ndarray:
     """Return the mean over tasks of P(X > Y) + ½ P(X = Y), X and Y runs of the two.
 
-    The Mann–Whitney U over its largest value.
+    It is the Mann–Whitney U over its largest value.
     """
     shares = []
     for x, y in zip(scores, others, strict=True):
@@ -73,15 +73,12 @@ def probability_of_improvement(scores: Scores, others: Scores) -> np.ndarray:
 
 
 def draw_indices(counts: Sequence[int], generator: np.random.Generator, num_resamples: int) -> list[np.ndarray]:
-    """Draw which runs stand in each resample, drawn with replacement within each task.
-
-    Arrays [num_resamples, count].
-    """
+    """Draw the runs of each resample [num_resamples, count], with replacement within each task."""
     return [generator.integers(count, size=(num_resamples, count)) for count in counts]
 
 
 def interval(samples: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile interval of bootstrap `samples` along their first axis."""
+    """Return the percentile interval of bootstrap `samples` along their first axis."""
     low, high = np.quantile(samples, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     return low, high
 
@@ -115,9 +112,9 @@ def compare(
 ) -> Estimate:
     """Compute `statistic` of two methods with its interval.
 
-    Paired, run i of the one belongs to run i of the other in each task (the same seed) and the two are drawn together;
-    otherwise each method is resampled on its own, as in rliable. Differences of means have Student's interval (Welch's
-    where the two are not paired).
+    If paired, run i of one method belongs to run i of the other in each task (the same seed) and both are drawn
+    together; otherwise each method is resampled on its own, as in rliable. Differences of means have Student's interval
+    (Welch's if not paired).
     """
     value = statistic(scores, others)
     if statistic is mean_difference:
@@ -138,7 +135,7 @@ def compare(
 
 
 def mean_difference(scores: Scores, others: Scores) -> np.ndarray:
-    """Measure how much higher the mean of `scores` is than that of `others`."""
+    """Return the difference of the means of `scores` and `others`."""
     return mean(scores) - mean(others)
 
 
@@ -146,7 +143,7 @@ def curve_estimate(rows: np.ndarray) -> Estimate:
     """Return the mean of `rows` [run, point] at each point, with a band to draw around it.
 
     The band is Student's interval from ten runs on. With fewer it is the range of the runs: intervals of a few runs are
-    right but wider than everything that happened, and hide it.
+    valid but wider than the curves' variation, and would hide it.
     """
     value = rows.mean(axis=0)
     num_runs = len(rows)
@@ -168,9 +165,9 @@ def _shares(scores: Scores) -> list[float]:
 
 
 def pooled_half_width(samples: np.ndarray) -> float:
-    """Half the width of the normal 95 % interval of the mean that takes all `samples` for independent: 1.96 s/√n.
+    """Return half the width of the normal 95 % interval of the mean that treats `samples` as independent: 1.96 s/√n.
 
-    The paper's intervals look so (epochs × seeds pooled). Epochs of one run are far from independent, hence it is too
-    narrow; it is given for comparison only.
+    The paper's intervals appear to be of this kind (epochs × seeds pooled). Epochs of one run are far from independent,
+    so it is too narrow; it is given only for comparison.
     """
     return float(1.959963984540054 * samples.std(ddof=1) / np.sqrt(samples.size)) if samples.size > 1 else float("nan")

@@ -1,7 +1,7 @@
-"""Student's intervals for means of few runs, which mean what they say.
+"""Student's intervals for means of few runs, with correct coverage.
 
-The percentile bootstrap of three values is their minimum and maximum and covers in 75 % of cases, not in 95; Student's
-interval covers in 95 % at any number of runs of a normal distribution.
+The percentile bootstrap of three values is their minimum and maximum, with a coverage of 75 % instead of 95 %;
+Student's interval has 95 % at any number of runs, for a normal distribution.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 
 CONFIDENCE = 0.95
 MANY = 1000.0  # degrees of freedom
-NUM_TERMS = 60  # of the continued fraction, which takes about the root of its arguments
+NUM_TERMS = 60  # of the continued fraction, which needs about the square root of its arguments
 
 
 class Mean(NamedTuple):
-    """A mean of runs, the square of its standard error, and the degrees of freedom of that."""
+    """A mean of runs, its squared standard error, and the degrees of freedom."""
 
     value: float
     squared_error: float
@@ -28,14 +28,14 @@ class Mean(NamedTuple):
 
 
 def mean_of(values: np.ndarray) -> Mean:
-    """Return the mean of the runs `values`; one run says nothing of its error (NaN)."""
+    """Compute the mean of the runs `values`; the error of a single run is NaN."""
     count = len(values)
     spread = float(values.var(ddof=1)) / count if count > 1 else math.nan
     return Mean(float(values.mean()), spread, float(count - 1))
 
 
 def combined(means: Sequence[Mean], weights: Sequence[float]) -> Mean:
-    """Return the weighted sum of independent means; degrees of freedom by Welch and Satterthwaite."""
+    """Compute the weighted sum of independent means; degrees of freedom by Welch and Satterthwaite."""
     parts = [weight**2 * mean.squared_error for mean, weight in zip(means, weights, strict=True)]
     squared_error = sum(parts)
     below = sum(part**2 / mean.freedom for part, mean in zip(parts, means, strict=True) if part > 0)
@@ -44,7 +44,7 @@ def combined(means: Sequence[Mean], weights: Sequence[float]) -> Mean:
 
 
 def half_width(mean: Mean, confidence: float = CONFIDENCE) -> float:
-    """Half the width of Student's interval; NaN where the error is not known."""
+    """Return half the width of Student's interval; NaN if the error is unknown."""
     if math.isnan(mean.squared_error):
         return math.nan
     return quantile(0.5 + confidence / 2, mean.freedom) * math.sqrt(mean.squared_error)
@@ -52,9 +52,9 @@ def half_width(mean: Mean, confidence: float = CONFIDENCE) -> float:
 
 @cache
 def quantile(probability: float, freedom: float) -> float:
-    """Return the quantile of Student's distribution, for probabilities of at least a half.
+    """Compute the quantile of Student's distribution, for probabilities of at least a half.
 
-    By bisection of its distribution function; with many degrees of freedom by Cornish and Fisher's series about the
+    By bisection of its distribution function; for many degrees of freedom by Cornish and Fisher's series about the
     normal quantile.
     """
     z = NormalDist().inv_cdf(probability)
@@ -73,13 +73,13 @@ def quantile(probability: float, freedom: float) -> float:
 
 
 def distribution(t: float, freedom: float) -> float:
-    """Compute P(T ≤ t): with x = ν/(ν + t²), ½ I_x(ν/2, ½) lies beyond |t| on each side."""
+    """Compute P(T ≤ t): with x = ν/(ν + t²), each tail beyond |t| has ½ I_x(ν/2, ½)."""
     beyond = 0.5 * _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5)
     return 1.0 - beyond if t > 0 else beyond
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """I_x(a, b), regularised, by its continued fraction (DLMF 8.17.22), where that converges fast."""
+    """Compute I_x(a, b), regularised, by its continued fraction (DLMF 8.17.22), for quick convergence."""
     if x <= 0.0 or x >= 1.0:
         return float(x >= 1.0)
     if x > (a + 1) / (a + b + 2):
@@ -94,7 +94,7 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def runs_needed(difference: float, spread: float, *, power: float = 0.8) -> int:
-    """Count the pairs of runs that tell `difference` from 0 with 95 % confidence in a share `power` of cases.
+    """Count the pairs of runs that distinguish `difference` from 0 with 95 % confidence and this power.
 
     `spread` is the standard deviation of the difference of two runs; by the normal approximation with Guenther's term.
     """

@@ -1,4 +1,4 @@
-"""Tables as rows of plain values, and as CSV; Table 1 has the paper's numbers beside ours."""
+"""Tables as rows of plain values, and as CSV; Table 1 includes the paper's numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _score(name: str, score: Score | None) -> Row:
 
 
 def run_rows(scores: Sequence[GroupScores]) -> list[Row]:
-    """Make a row per run: what was run, how far it came and its own numbers."""
+    """Make a row per run: its settings, progress and scores."""
     rows = []
     for entry in scores:
         for run in (*entry.group.runs, *entry.group.unfinished):
@@ -134,10 +134,7 @@ def hyperparameter_rows(groups: Sequence[Group]) -> list[Row]:
 
 
 def write_csv(file: Path, rows: Iterable[Row]) -> bool:
-    """Write `rows` as CSV; a missing value is an empty cell. Without rows there is no file.
-
-    Returns whether there is one.
-    """
+    """Write `rows` as CSV, missing values as empty cells; return False, without a file, if there are none."""
     rows = iter(rows)
     first = next(rows, None)
     if first is None:
@@ -158,5 +155,5 @@ def _cell(value: Any) -> Any:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.8g}"
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) and not NUMBER.fullmatch(value):
-        return f"'{value}"  # text, where a spreadsheet would take it for a formula
+        return f"'{value}"  # text, so that a spreadsheet does not take it for a formula
     return "" if value is None else value
