@@ -370,14 +370,14 @@ def figure(argv: list[str]) -> int:
 
 def add_other_versions(parser: argparse.ArgumentParser) -> None:
     """Add the option that allows resuming with other library versions."""
-    parser.add_argument("--other-versions", action="store_true", help="go on although libraries have other versions")
+    parser.add_argument("--other-versions", action="store_true", help="resume although library versions differ")
 
 
 def add_as_released(parser: argparse.ArgumentParser) -> None:
     """Add the option for all switches of the authors' release."""
     parser.add_argument(
         "--as-released", action="store_true", default=argparse.SUPPRESS,
-        help="every --released-... switch that means something to the method: what the authors' release computes",
+        help="every --released-... switch of the method: compute as the authors' release does",
     )  # fmt: skip
 
 
