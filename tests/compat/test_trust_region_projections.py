@@ -227,7 +227,7 @@ def test_single_precision_is_computed_in_double_where_asked():
     [
         (lambda: compat.get_projection_layer("papi"), "PAPI is a method"),
         (lambda: compat.get_projection_layer("kl", scale_prec=False), "scale_prec"),
-        (lambda: compat.get_projection_layer("kl", bound=1.0), "unknown words for a projection: bound"),
+        (lambda: compat.get_projection_layer("kl", bound=1.0), "unknown arguments of a projection: bound"),
         (lambda: compat.get_projection_layer("kl", entropy_schedule="cosine"), "must be 'linear', 'exp' or None"),
         (lambda: compat.KLProjectionLayer("w2"), "projects by kl, not 'w2'"),
     ],

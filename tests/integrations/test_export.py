@@ -211,7 +211,7 @@ def test_a_model_without_an_environment_cannot_know_its_normaliser(tmp_path):
     model = TRPL("MlpPolicy", Target(), n_steps=32, device="cpu")
     model.save(tmp_path / "model.zip")
     alone = TRPL.load(tmp_path / "model.zip", device="cpu")
-    with pytest.raises(ExportError, match="it cannot be known whether its observations were normalised"):
+    with pytest.raises(ExportError, match="it is unknown whether its observations were normalised"):
         export(alone, tmp_path / "policy.npz")
     assert load_npz(export(alone, tmp_path / "policy.npz", vec_normalize=False)).shift is None
 

@@ -1,1 +1,1 @@
-"""Interfaces of other packages, served by trpl."""
+"""Interfaces of other packages, implemented by trpl."""

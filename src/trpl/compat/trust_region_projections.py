@@ -1,4 +1,4 @@
-"""The interface of the authors' package `trust_region_projections`, for code written against it, without its C++ build.
+"""The interface of the authors' package `trust_region_projections`, for code that uses it, without its C++ build.
 
     from trpl.compat import trust_region_projections
     trust_region_projections.install()
@@ -8,7 +8,7 @@
     proj_mean, proj_chol = projection(policy, (mean, chol), (old_mean, old_chol), step)
 
 A policy is a mean `[batch, dim]` and a lower Cholesky factor `[batch, dim, dim]`, also for diagonal covariances. Of
-the policy object only `is_diag` and `contextual_std` (or `contextual_cov`) are read, and only where it has them.
+the policy object only `is_diag` and `contextual_std` (or `contextual_cov`) are read, if it has them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MeanAndChol = tuple[Tensor, Tensor]
 
 
 def get_entropy_schedule(schedule_type: str | bool | None, total_train_steps: int, dim: int) -> Callable[..., Any]:
-    """Return β(initial_entropy, target_entropy, temperature, step); the function gives None without a schedule."""
+    """Make β(initial_entropy, target_entropy, temperature, step), which returns None without a schedule."""
     if schedule_type in (None, False, "", "None", "none"):
         return lambda initial_entropy, target_entropy, temperature, step: None
     if schedule_type not in ("linear", "exp"):
@@ -57,29 +57,29 @@ def get_entropy_schedule(schedule_type: str | bool | None, total_train_steps: in
 
 
 class BaseProjectionLayer:
-    """No projection, and what all projections share; `proj_type` of the subclasses says which distance is bounded.
+    """The identity, and the base of all projections; `proj_type` of the subclasses says which distance is bounded.
 
     Args:
         proj_type: "kl", "w2", "frob", or "" for none; set by the subclass.
         mean_bound: Bound on the mean part.
         cov_bound: Bound on the covariance part.
         trust_region_coeff: Weight of `get_trust_region_loss`.
-        scale_prec: Distances scaled by the old precision; trpl has no others.
+        scale_prec: Whether distances are scaled by the old precision; trpl supports only True.
         entropy_schedule: "linear", "exp", or None.
-        action_dim: Number of action dimensions, for the schedule; that of the policy if left out.
-        total_train_steps: Number of steps the schedule runs over.
-        target_entropy: The last entropy, per action dimension.
+        action_dim: Number of action dimensions, for the schedule; that of the policy by default.
+        total_train_steps: Number of steps that the schedule spans.
+        target_entropy: The final entropy, per action dimension.
         temperature: Of the exponential schedule.
-        entropy_eq: Hold the entropy at the schedule, not only above it.
+        entropy_eq: Keep the entropy at the schedule, not only above it.
         entropy_first: Control the entropy before the projection.
         do_regression: Whether `trust_region_regression` does anything.
-        regression_iters: How many epochs of regression.
+        regression_iters: The number of epochs of regression.
         lr_regression: Its learning rate.
-        dtype: Kind of float that the computation is done in; that of the policy if left out.
-        cpu: Accepted for old configurations; the computation is where the tensors are.
+        dtype: The dtype of the computation; that of the policy by default.
+        cpu: Accepted for old configurations; the computation is on the tensors' device.
 
     Raises:
-        ValueError: If a word is unknown, or asks for what trpl does not have.
+        ValueError: If an argument is unknown or not supported.
     """
 
     proj_type = ""
@@ -108,9 +108,9 @@ class BaseProjectionLayer:
         if proj_type and proj_type != self.proj_type:
             raise ValueError(f"{type(self).__name__} projects by {self.proj_type or 'nothing'}, not {proj_type!r}")
         if unknown.keys() - {"optimizer_type_reg", "device"}:
-            raise ValueError(f"unknown words for a projection: {', '.join(sorted(unknown))}")
+            raise ValueError(f"unknown arguments of a projection: {', '.join(sorted(unknown))}")
         if not scale_prec:
-            raise ValueError("scale_prec=False: trpl has no distance that is not scaled by the old precision")
+            raise ValueError("scale_prec=False: trpl supports only distances scaled by the old precision")
         get_entropy_schedule(entropy_schedule, total_train_steps or 1, 1)
         self.mean_bound, self.cov_bound, self.trust_region_coeff = mean_bound, cov_bound, trust_region_coeff
         self.entropy_schedule, self.action_dim, self.total_train_steps = entropy_schedule, action_dim, total_train_steps
@@ -124,7 +124,7 @@ class BaseProjectionLayer:
             self._layer = LAYERS[self.proj_type](mean_bound, cov_bound, entropy_first=entropy_first)
 
     def __call__(self, policy: Any, p: MeanAndChol, q: MeanAndChol, step: int = 0, *args: Any, **kwargs: Any) -> Any:
-        """Return the predicted policy `p` inside the trust region around `q`, as mean and Cholesky factor."""
+        """Project the predicted policy `p` into the trust region around `q`; return mean and Cholesky factor."""
         if self._layer is None:
             return p
         predicted, old = self._gaussian(policy, p), self._gaussian(policy, q)
@@ -134,21 +134,21 @@ class BaseProjectionLayer:
         return projected.mean, _as_matrix(projected, p[1])
 
     def get_trust_region_loss(self, policy: Any, p: MeanAndChol, proj_p: MeanAndChol) -> Tensor:
-        """Return the regression penalty with its weight; its gradient goes into `p` only."""
+        """Compute the weighted regression penalty; its gradient flows into `p` only."""
         if self._layer is None:
             return p[0].new_zeros(())
         penalty = self._layer.penalty(self._gaussian(policy, p), self._gaussian(policy, proj_p))
         return self.trust_region_coeff * penalty.mean()
 
     def trust_region_value(self, policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
-        """Mean part and covariance part of the distance that is bounded, state by state."""
+        """Compute mean and covariance part of the bounded distance, state by state."""
         parts = DISTANCES[self.proj_type or "kl"](self._gaussian(policy, p), self._gaussian(policy, q))
         return parts.mean, parts.cov.expand(parts.mean.shape)
 
     def trust_region_regression(
         self, policy: nn.Module, obs: Tensor, q: MeanAndChol, n_minibatches: int, global_steps: int
     ) -> dict[str, float]:
-        """Fit the network to its own projection; the targets are those of the network as it came in.
+        """Fit the network to its own initial projection.
 
         Args:
             policy: The network; `policy(obs)` is mean and Cholesky factor.
@@ -177,7 +177,7 @@ class BaseProjectionLayer:
 
     @torch.no_grad()
     def compute_metrics(self, policy: Any, p: MeanAndChol, q: MeanAndChol) -> dict[str, Tensor]:
-        """KL, the distance that is bounded, and entropies, as means and maxima over the states."""
+        """Compute the KL, the bounded distance and entropies, as means and maxima over the states."""
         kl = kl_parts(self._gaussian(policy, p), self._gaussian(policy, q))
         mean, cov = self.trust_region_value(policy, p, q)
         entropies = [entropy(self._gaussian(policy, each)) for each in (p, q)]
@@ -224,7 +224,7 @@ class FrobeniusProjectionLayer(BaseProjectionLayer):
 
 
 def get_projection_layer(proj_type: str | None = "", **kwargs: Any) -> BaseProjectionLayer:
-    """Return a projection by the name that old configurations have for it: "kl", "w2", "frob", or "" for none."""
+    """Make a projection by its name in old configurations: "kl", "w2", "frob", or "" for none."""
     kinds: dict[str, type[BaseProjectionLayer]] = {
         "": BaseProjectionLayer,
         "kl": KLProjectionLayer,
@@ -239,13 +239,13 @@ def get_projection_layer(proj_type: str | None = "", **kwargs: Any) -> BaseProje
 
 
 def gaussian_kl(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
-    """Mean part and covariance part of KL(p ‖ q), state by state."""
+    """Compute mean and covariance part of KL(p ‖ q), state by state."""
     parts = kl_parts(_gaussian(policy, p), _gaussian(policy, q))
     return parts.mean, parts.cov.expand(parts.mean.shape)
 
 
 def gaussian_kl_details(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute KL(p ‖ q) by parts: of the means, of the covariances, and the latter's shape and volume.
+    """Compute KL(p ‖ q) by parts: means, covariances, and the latter's shape and volume.
 
     volume = ½ (log det Σ_q − log det Σ_p), shape = ½ (tr(Σ_q⁻¹ Σ_p) − d); the two add up to the covariance part.
     """
@@ -256,19 +256,19 @@ def gaussian_kl_details(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Te
 
 
 def gaussian_wasserstein_commutative(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
-    """Mean part and covariance part of the scaled Wasserstein-2 distance in its commuting form."""
+    """Compute mean and covariance part of the scaled Wasserstein-2 distance in its commuting form."""
     parts = wasserstein_parts(_gaussian(policy, p), _gaussian(policy, q))
     return parts.mean, parts.cov.expand(parts.mean.shape)
 
 
 def gaussian_frobenius(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
-    """Mahalanobis distance of the means, and the Frobenius norm of the change of covariance."""
+    """Compute the Mahalanobis distance of the means, and the Frobenius norm of the change of covariance."""
     parts = frobenius_parts(_gaussian(policy, p), _gaussian(policy, q))
     return parts.mean, parts.cov.expand(parts.mean.shape)
 
 
 def _gaussian(policy: Any, p: MeanAndChol) -> Gaussian:
-    """Return a mean and a Cholesky factor as a Gaussian of the structure that the policy says it has."""
+    """Convert a mean and a Cholesky factor to a Gaussian of the policy's structure."""
     mean, chol = p
     if chol.shape[-2:] != (mean.shape[-1],) * 2:
         raise ValueError(
@@ -286,13 +286,13 @@ def _gaussian(policy: Any, p: MeanAndChol) -> Gaussian:
 
 
 def _as_matrix(p: Gaussian, like: Tensor) -> Tensor:
-    """Return the Cholesky factor, one per state as it came in."""
+    """Return the Cholesky factor, with one per state."""
     chol = torch.diag_embed(p.std) if isinstance(p, DiagGaussian) else p.chol
     return chol.expand(like.shape)
 
 
 def _modules() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return the modules of the old package that users of its projections import, by name, with their contents."""
+    """Yield the modules of the old package that users of its projections import, with their contents."""
     projections = {
         "base_projection_layer": {"BaseProjectionLayer": BaseProjectionLayer},
         "kl_projection_layer": {"KLProjectionLayer": KLProjectionLayer},
@@ -310,19 +310,19 @@ def _modules() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def install(*, replace: bool = False) -> None:
-    """Serve `import trust_region_projections…` from here, for this process.
+    """Make `import trust_region_projections…` import from here, in this process.
 
     Args:
-        replace: Also where the real package is installed.
+        replace: Even if the real package is installed.
 
     Raises:
-        ImportError: If the real package is installed, and is not to be replaced.
+        ImportError: If the real package is installed and `replace` is False.
     """
     present = sys.modules.get(PACKAGE)
     if present is not None and getattr(present, "__trpl__", False):
         return
     if not replace and (present is not None or util.find_spec(PACKAGE) is not None):
-        raise ImportError(f"{PACKAGE} itself is installed; install(replace=True) serves it from trpl all the same")
+        raise ImportError(f"{PACKAGE} itself is installed; install(replace=True) replaces it by trpl's")
     for name, contents in _modules():
         module = ModuleType(name, f"The interface of {name}, served by trpl.")
         module.__dict__.update(contents, __trpl__=True, __path__=[])

@@ -1,1 +1,1 @@
-"""Adapters to other libraries: no maths, one seam each, and each host is imported in its own module only."""
+"""Adapters to other libraries, without maths; each host is imported only in its own module."""

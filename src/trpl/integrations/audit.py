@@ -1,12 +1,12 @@
 """The exact KL divergence of an update, state by state, beside the estimate that PPO prints.
 
     before = read(policy(observations))           # any framework's distribution, or a policy value
-    ...                                           # anybody's update
+    ...                                           # any update
     found = exact_kl(policy(observations), before, bound=0.01)
     print(found.mean, found.max, found.share_above)
 
-PPO's `approx_kl` is a mean over sampled actions: it is noisy, it hides the worst state, and it is often taken from the
-last minibatch alone. Here nothing is sampled: each state's divergence has a closed form.
+PPO's `approx_kl` is a mean over sampled actions: it is noisy, it hides the worst state, and it is often computed from
+the last minibatch alone. Here nothing is sampled: each state's divergence has a closed form.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from trpl.integrations.distributions import split
 class KLAudit(NamedTuple):
     """The divergence of an update over all its states.
 
-    `states` is KL(new ‖ old) of every state, flat; `mean` and `max` are taken over them; `share_above` is the share of
-    states above the bound, None without one; `estimate` what PPO prints, the mean of (ratio − 1) − log ratio over the
-    actions taken, None without actions.
+    `states` is KL(new ‖ old) of every state, flat; `mean` and `max` are over them; `share_above` is the share of states
+    above the bound, None without one; `estimate` is PPO's: the mean of (ratio − 1) − log ratio over the actions taken,
+    None without actions.
     """
 
     mean: float
@@ -35,30 +35,30 @@ class KLAudit(NamedTuple):
     states: np.ndarray
 
     def figures(self, prefix: str = "") -> dict[str, float]:
-        """Name the numbers, ready for a logger.
+        """Return the numbers by name, for a logger.
 
         Args:
-            prefix: Stands before the names.
+            prefix: A prefix of the names.
 
         Returns:
-            `kl`, `kl_max` and, where they are known, `kl_above` and `kl_estimate`.
+            `kl`, `kl_max` and, if known, `kl_above` and `kl_estimate`.
         """
         names = {"kl": self.mean, "kl_max": self.max, "kl_above": self.share_above, "kl_estimate": self.estimate}
         return {prefix + name: value for name, value in names.items() if value is not None}
 
 
 def read(policy: object) -> Policy:
-    """Return the policy value inside a distribution, as a constant that a later update does not change.
+    """Copy the policy value out of a distribution, as a constant that later updates do not change.
 
     Args:
         policy: A policy value of trpl's of any family, or a distribution of PyTorch, Distrax or TensorFlow
             Probability, squashed or not.
 
     Returns:
-        Its policy value in NumPy's float64.
+        Its policy value, in NumPy's float64.
 
     Raises:
-        ValueError: If there is no policy of a known family in it.
+        ValueError: If it contains no policy of a known family.
     """
     found = split(policy).policy
     family = family_of(found)
@@ -74,14 +74,14 @@ def exact_kl(
         new: The policy after the update on the states of the rollout: a distribution, or a policy value.
         old: The policy that collected them; take it with `read` before the update.
         bound: Count the states above this.
-        actions: The actions taken (before squashing), for PPO's estimate beside the exact value.
-        weights: 0 for states to leave out, 1 for the others: the padding of recurrent batches.
+        actions: The actions taken (before squashing), for PPO's estimate.
+        weights: 0 for states to leave out, 1 for the others: for padded recurrent batches.
 
     Returns:
         Mean, maximum, share above the bound, estimate, and every state's divergence.
 
     Raises:
-        ValueError: If a policy is of no known family, or the two do not belong together.
+        ValueError: If a policy is of no known family, or the two do not match.
     """
     states, estimates = divergences(new, old, actions=actions)
     if weights is not None:
@@ -91,14 +91,14 @@ def exact_kl(
 
 
 class Divergences(NamedTuple):
-    """KL(new ‖ old) state by state, flat, and (ratio − 1) − log ratio at the actions taken, where these are known."""
+    """KL(new ‖ old) state by state, flat, and (ratio − 1) − log ratio at the actions taken, if given."""
 
     states: np.ndarray
     estimates: np.ndarray | None
 
 
 def divergences(new: object, old: object, *, actions: object = None) -> Divergences:
-    """Measure a part of an update's states; arguments as in `exact_kl`, and `summary` puts parts together."""
+    """Measure some of an update's states; arguments as in `exact_kl`, combined by `summary`."""
     p, q = read(new), read(old)
     if type(p) is not type(q):
         raise ValueError(f"new is a {family_of(p).words} and old a {family_of(q).words}: they must be of one kind")
@@ -112,7 +112,7 @@ def divergences(new: object, old: object, *, actions: object = None) -> Divergen
 
 
 def summary(parts: Iterable[Divergences], *, bound: float | None = None) -> KLAudit:
-    """Put the measured parts of an update's states together."""
+    """Combine the measurements of an update's states."""
     states, estimates = zip(*parts, strict=True)
     every = np.concatenate(states)
     known = [part for part in estimates if part is not None]
@@ -126,6 +126,6 @@ def summary(parts: Iterable[Divergences], *, bound: float | None = None) -> KLAu
 
 
 def _constant(x: object) -> np.ndarray:
-    """Return a copy of an array of any framework."""
+    """Copy an array of any framework to NumPy."""
     detach = getattr(x, "detach", None)
     return np.array(x if detach is None else detach().cpu().numpy())

@@ -1,11 +1,11 @@
-"""Brax: its PPO with an exact trust region in place of the clip, for as long as a context lasts.
+"""Brax: its PPO with an exact trust region in place of the clip, inside a context.
 
     with trust_region(mean_bound=0.03, cov_bound=1e-3):
         make_policy, params, metrics = ppo.train(environment, num_timesteps=..., ...)
 
-Brax's PPO has no argument for its loss, so the context replaces `losses.compute_ppo_loss`, which `ppo.train` reads when
-it is called. The replacement calls Brax's own with a distribution that is projected, and adds the penalty; all of it
-runs inside Brax's jit.
+Brax's PPO has no argument for its loss, so the context replaces `losses.compute_ppo_loss`, which `ppo.train` looks up
+when called. The replacement calls Brax's own loss with a projected distribution, and adds the penalty; all of it runs
+inside Brax's jit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trpl.gaussians import DiagGaussian, kl_parts
 from trpl.methods.registry import layers
 
 NO_CLIP = 1e9
-"""A clipping range that no ratio leaves."""
+"""A clipping range that no ratio exceeds."""
 
 
 @contextmanager
@@ -40,19 +40,19 @@ def trust_region(
     min_entropy: float | None = None,
     **projection_kwargs: Any,
 ) -> Iterator[None]:
-    """Train Brax's PPO through a trust-region layer while the context lasts.
+    """Train Brax's PPO through a trust-region layer inside the context.
 
-    The old policy is the one whose parameters Brax stores with each transition. A standard deviation that all states
-    share is pulled to its projection like the mean, since Brax's loop has no place to set it. Squashed policies are
-    projected inside the tanh, which is exact in KL.
+    The old policy is the one whose parameters Brax stores with each transition. A shared standard deviation is pulled
+    to its projection like the mean, since Brax's loop has no hook to set it. Squashed policies are projected before the
+    tanh, which is exact for the KL.
 
     Args:
         projection: "kl", "w2", "frobenius", or "kl-joint" with one bound, the sum of the two.
         mean_bound: Bound on the distance of the means, in every state.
         cov_bound: Bound on the distance of the covariances, in every state.
         regression_weight: Weight α of the penalty that pulls the network to its projection.
-        min_entropy: Hold the entropy of the Gaussian (before a tanh) above this, per action dimension.
-        **projection_kwargs: Further words for the layer, such as `form` or `whitened`.
+        min_entropy: A lower bound on the entropy of the Gaussian (before a tanh), per action dimension.
+        **projection_kwargs: Further arguments of the layer, such as `form` or `whitened`.
 
     Raises:
         ValueError: If the projection is unknown, or a bound or the weight is out of range.
@@ -72,7 +72,7 @@ def trust_region(
 
 
 class _Projection(NamedTuple):
-    """What a layer made of the parameters of a distribution."""
+    """A layer's projection of a distribution's parameters."""
 
     parameters: Any
     predicted: DiagGaussian
@@ -80,11 +80,11 @@ class _Projection(NamedTuple):
 
 
 class _Projected(ParametricDistribution):
-    """Brax's distribution with every Gaussian projected; Brax's own code computes densities and entropies of it.
+    """Brax's distribution with every Gaussian projected; Brax's own code computes its densities and entropies.
 
-    Brax makes the distribution of the same parameters for the density, the entropy and the KL; it is projected once,
-    which halves what XLA has to compile. `made` lives as long as the tracing of one loss: the first is the network's,
-    another is the old policy's, of which Brax wants the KL.
+    Brax makes the distribution of the same parameters for the density, the entropy and the KL; it is projected only
+    once, which halves the compilation. `made` lives as long as the tracing of one loss: its first entry is the
+    network's, another is the old policy's, for Brax's KL.
     """
 
     def __init__(self, inner: ParametricDistribution, project: Callable[[DiagGaussian], DiagGaussian]) -> None:
@@ -93,7 +93,7 @@ class _Projected(ParametricDistribution):
         self.made: list[_Projection] = []
 
     def create_dist(self, parameters: Any) -> Any:
-        """Return the distribution of these parameters, projected."""
+        """Make the projected distribution of these parameters."""
         inner = self.inner.create_dist(parameters)
         found = next((made for made in self.made if made.parameters is parameters), None)
         if found is None:
@@ -104,11 +104,11 @@ class _Projected(ParametricDistribution):
 
 
 def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: float | None) -> Callable:
-    """Return Brax's loss of the projected policy without a clip, plus the penalty."""
+    """Make Brax's loss of the projected policy, without a clip, plus the penalty."""
 
     def loss(params: Any, normalizer_params: Any, data: Any, rng: jax.Array, ppo_network: Any, **settings: Any) -> Any:
         distribution = ppo_network.parametric_action_distribution
-        stored = jax.tree_util.tree_map(  # Brax puts time first
+        stored = jax.tree_util.tree_map(  # Brax has time as the first axis
             lambda x: jnp.swapaxes(x, 0, 1), data.extras["policy_extras"]["distribution_params"]
         )
         old = _gaussian(distribution.create_dist(stored))
@@ -122,7 +122,7 @@ def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: flo
         total, metrics = host(
             params, normalizer_params, data, rng, ppo_network=network, **settings | {"clipping_epsilon": NO_CLIP}
         )
-        _, predicted, projected = through.made[0]  # Brax's loss asks for the density of the actions first
+        _, predicted, projected = through.made[0]  # Brax's loss computes the density of the actions first
         penalty = jnp.mean(layer.penalty(predicted, projected))
         parts = kl_parts(predicted.detached(), old)
         kl = parts.mean + parts.cov
@@ -134,7 +134,7 @@ def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: flo
 
 
 def _gaussian(distribution: Any) -> DiagGaussian:
-    """Return Brax's normal distribution, with a standard deviation per state."""
+    """Convert Brax's normal distribution, with a standard deviation per state."""
     if not (hasattr(distribution, "loc") and hasattr(distribution, "scale")):
         raise ValueError(
             f"the policy must be a normal distribution, squashed or not; it is {type(distribution).__name__}"

@@ -1,11 +1,11 @@
 """Other libraries' distributions through a layer: PyTorch, Distrax, TensorFlow Probability on JAX, squashed or not.
 
-    projected = project(KLProjection(0.03, 1e-3), predicted, old)        # whatever `predicted` is, `projected` is too
+    projected = project(KLProjection(0.03, 1e-3), predicted, old)        # of the same type as `predicted`
 
-A distribution is known by what it offers, so no library is imported here. A bijection, tanh for example, leaves every
-KL unchanged: with y = f(x), the densities of two policies at y share the Jacobian, and it cancels in their ratio.
-So projecting the policy inside is exact for the squashed one too, in KL. The other metrics and the entropy are those of
-the policy inside.
+Distributions are recognised by their attributes, so no library is imported here. A bijection, tanh for example, leaves
+every KL unchanged: with y = f(x), the densities of two policies at y share the Jacobian, which cancels in their ratio.
+So projecting the base policy is exact for the squashed one too, in KL. The other metrics and the entropy are those of
+the base policy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
 
 
 class Split(NamedTuple):
-    """The policy inside a distribution, how to put another in its place, and the kinds of bijections around it."""
+    """The policy inside a distribution, a function that replaces it, and the types of bijections around it."""
 
     policy: Policy
     rebuild: Callable[[Policy], Any]
@@ -27,7 +27,7 @@ class Split(NamedTuple):
 
     @property
     def gaussian(self) -> Gaussian:
-        """The policy, for callers that take Gaussians alone.
+        """The policy, for callers that support only Gaussians.
 
         Raises:
             ValueError: If it is of another family.
@@ -44,7 +44,7 @@ def project(layer: Any, predicted: Any, old: Any, **overrides: Any) -> Any:
         layer: A layer of `trpl.torch` or `trpl.jax`.
         predicted: The network's distribution, of PyTorch, Distrax or TensorFlow Probability, squashed or not.
         old: The distribution that collected the data, made in the same way.
-        **overrides: Those of the layer's call, `mean_bound` for example.
+        **overrides: Arguments of the layer's call, `mean_bound` for example.
 
     Returns:
         A distribution like `predicted` with the projected policy inside.
@@ -62,10 +62,10 @@ def penalty(layer: Any, predicted: Any, projected: Any) -> Any:
     Args:
         layer: A layer of `trpl.torch` or `trpl.jax`.
         predicted: The network's distribution.
-        projected: What `project` made of it; no gradient goes into it.
+        projected: The output of `project`, treated as a constant.
 
     Returns:
-        One number for each state.
+        One number per state.
 
     Raises:
         ValueError: There is no policy of a known family inside, or the two are transformed differently.
@@ -85,7 +85,7 @@ def _matching(inside: Split, other: Any, name: str) -> Policy:
 
 
 def split(p: Any) -> Split:
-    """Take a distribution apart."""
+    """Find the policy inside a distribution."""
     if is_policy(p):
         return Split(p, lambda policy: policy, ())
     torch = sys.modules.get("torch")
@@ -115,7 +115,7 @@ def split(p: Any) -> Split:
 
 
 def _logits(p: Any) -> Any:
-    """Of TensorFlow Probability, whose attribute is None if it was given probabilities; or of Distrax."""
+    """Return the logits, for TensorFlow Probability also if it was given probabilities."""
     return p.logits_parameter() if hasattr(p, "logits_parameter") else p.logits
 
 
@@ -167,4 +167,4 @@ COMPONENTS: dict[str, Callable[[Any], tuple[Policy, tuple[str, ...]]]] = {
     "Bernoulli": lambda p: (Bernoulli(_logits(p)), ("logits",)),
     "Beta": _beta,
 }
-"""Distributions of one number, which `Independent` makes a policy of: the policy, and its arrays as arguments."""
+"""Univariate distributions that `Independent` turns into a policy: the policy, and its arrays as arguments."""

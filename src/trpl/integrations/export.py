@@ -1,9 +1,9 @@
-"""To the robot: a trained policy as one file with its observation normaliser inside.
+"""Export for deployment: a trained policy as one file, including its observation normaliser.
 
     export("runs/HalfCheetah-v4/kl/seed-0", "policy.onnx")                  a run of `trpl train`
     export(model, "policy.onnx", vec_normalize=env)                         a model of Stable-Baselines3
 
-What is exported is the noise-free policy: raw observation in, and out what the environment takes.
+The exported policy is noise-free: it maps raw observations to the environment's actions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trpl.policies.weights import SPREADS, affine, hidden_names
 
 FORMATS = {".onnx": "onnx", ".pt": "torch", ".npz": "npz"}
 NUM_CHECKED, TOLERANCE = 10_000, 1e-5
-NEAR_TIES = 1e-3  # share of observations on which another class may be taken
+NEAR_TIES = 1e-3  # share of observations on which another class may be chosen
 LARGEST_FILE = 2**30  # bytes, unpacked
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
@@ -42,14 +42,15 @@ class Layer(NamedTuple):
 
 
 class Deployable(NamedTuple):
-    """What acts: clip((x − shift)/scale, ± clip), the layers, the action held within low and high; None leaves out.
+    """A deployable policy: clip((x − shift)/scale, ± clip), the layers, the action clipped to low and high; None skips
+    one.
 
-    With a `head` the last layer gives the outputs that its `layers` name, side by side, and the action is what the
-    head takes for the environment: a whole number for `Discrete`, a tuple or dictionary for hybrid actions.
+    With a `head` the last layer's outputs are those that its `layers` name, side by side, and the head converts them to
+    the environment's action: a whole number for `Discrete`, a tuple or dictionary for hybrid actions.
     """
 
     layers: tuple[Layer, ...]
-    shift: np.ndarray | None = None  # float64, as the statistics are
+    shift: np.ndarray | None = None  # float64, as the statistics
     scale: np.ndarray | None = None
     clip: float | None = None
     low: np.ndarray | None = None
@@ -65,7 +66,7 @@ class Deployable(NamedTuple):
         return self.layers[-1].bias.shape[0] if self.head is None else self.head.action_size
 
     def __call__(self, observations: np.ndarray) -> Any:
-        """Return noise-free actions for raw observations [..., obs]; float32 where they are numbers of a box."""
+        """Return noise-free actions for raw observations [..., obs]; float32 for a box."""
         x = np.asarray(observations, np.float32)
         if self.shift is not None and self.scale is not None:
             x = (x - self.shift) / self.scale
@@ -78,42 +79,42 @@ class Deployable(NamedTuple):
 
 
 def mode_layers(head: Head) -> list[Ending]:
-    """List the last layers that noise-free acting needs: not those of a Gaussian's covariance."""
+    """List the last layers that noise-free acting needs: all but those of a Gaussian's covariance."""
     return [ending for ending in head.layers if ending.name.split(".")[-1] not in SPREADS.values()]
 
 
 def split_outputs(x: Any, head: Head) -> dict[str, Any]:
-    """Cut the last layer's numbers into the outputs of the head."""
+    """Split the last layer's outputs by the layers of the head."""
     endings = mode_layers(head)
     ends = np.cumsum([ending.size for ending in endings]).tolist()
     return {ending.name: x[..., end - ending.size : end] for ending, end in zip(endings, ends, strict=True)}
 
 
 class Source(NamedTuple):
-    """A policy to export, and its own host's answer to compare the file with."""
+    """A policy to export, and its host's own function to compare the file with."""
 
     policy: Deployable
     reference: Callable[[np.ndarray], np.ndarray]
 
 
 def export(run: Any, path: str | Path, *, format: str | None = None, vec_normalize: Any = None) -> Path:
-    """Write a trained policy as one file, its observation normaliser and its actions' limits included.
+    """Write a trained policy as one file, including its observation normaliser and its actions' limits.
 
     The file is checked against the policy itself on 10,000 observations.
 
     Args:
         run: A run folder, one of its checkpoints, RUN/best, or a trained on-policy model of Stable-Baselines3.
         path: The file to write. "torch" writes a script beside it.
-        format: "onnx", "torch" or "npz"; by default what the file's ending says (.onnx, .pt, .npz).
-        vec_normalize: The `VecNormalize` of a model whose environment has another one, or none any more; False where
+        format: "onnx", "torch" or "npz"; by default that of the file's ending (.onnx, .pt, .npz).
+        vec_normalize: The `VecNormalize` of a model whose environment has another one, or none any more; False if
             observations were not normalised.
 
     Returns:
         The file.
 
     Raises:
-        ExportError: The policy cannot be written in this format, its normaliser cannot be known, or the file does not
-            act as the policy does.
+        ExportError: The policy cannot be written in this format, its normaliser is unknown, or the file does not act as
+            the policy does.
     """
     path = Path(path)
     format = format or FORMATS.get(path.suffix)
@@ -140,7 +141,7 @@ def export(run: Any, path: str | Path, *, format: str | None = None, vec_normali
 
 
 def read(run: Any, *, vec_normalize: Any = None) -> Source:
-    """Return the policy in a run folder or in a model."""
+    """Read the policy of a run folder or of a model."""
     if not isinstance(run, str | Path):
         from trpl.integrations.sb3.deployment import from_model
 
@@ -163,7 +164,7 @@ def from_checkpoint(folder: Path) -> Deployable:
         weight, bias = (np.concatenate(parts, axis=-1) for parts in zip(*ends, strict=True))
         last = Layer(weight, bias, "identity")
         return Deployable((*hidden, last), **normaliser, clip=meta["observation_clip"], head=head)
-    if actions is not None:  # the last layer is linear: its weights can be those of the environment's actions
+    if actions is not None:  # the last layer is linear, so its weights can absorb the map to the environment's actions
         arrays["mean/weight"] = arrays["mean/weight"] * actions.gain
         arrays["mean/bias"] = arrays["mean/bias"] * actions.gain + actions.offset
     return Deployable(
@@ -176,7 +177,7 @@ def from_checkpoint(folder: Path) -> Deployable:
 
 
 def observations_to_check(policy: Deployable, rng: np.random.Generator) -> np.ndarray:
-    """Draw observations as training saw them, and three times as far out."""
+    """Draw observations distributed as in training, and three times as far out."""
     noise = 3.0 * rng.standard_normal((NUM_CHECKED, policy.obs_size))
     if policy.shift is not None and policy.scale is not None:
         noise = policy.shift + policy.scale * noise
@@ -184,9 +185,9 @@ def observations_to_check(policy: Deployable, rng: np.random.Generator) -> np.nd
 
 
 def check(exported: Callable[[np.ndarray], np.ndarray], source: Source, *, name: str) -> None:
-    """Refuse a file whose actions differ from the policy's by more than 1e-5 (of the action, where that is above 1).
+    """Refuse a file whose actions differ from the policy's by more than 1e-5 (relative to the action if it exceeds 1).
 
-    Of classes as good as each other either may be taken, so one in a thousand may differ.
+    Nearly tied classes may be chosen differently, so one in a thousand may differ.
     """
     observations = observations_to_check(source.policy, np.random.default_rng(0))
     wanted, found = (_vectors(act(observations)) for act in (source.reference, exported))
@@ -211,7 +212,7 @@ def _vectors(actions: Any) -> list[np.ndarray]:
 def write_npz(policy: Deployable, path: Path) -> None:
     """Write arrays by name: layer<i>/weight [in, out], /bias, /activation.
 
-    shift, scale, clip, low, high and head (as JSON) stand there where they apply.
+    shift, scale, clip, low, high and head (as JSON) are included if they apply.
     """
     arrays: dict[str, Any] = {
         name: value for name, value in policy._asdict().items() if name not in ("layers", "head") and value is not None
@@ -234,7 +235,7 @@ def load_npz(path: str | Path) -> Deployable:
         The policy: `action = policy(observation)`.
 
     Raises:
-        ExportError: The file is no policy of this kind, or damaged.
+        ExportError: The file is not such a policy, or damaged.
     """
     try:
         with zipfile.ZipFile(path) as packed:
@@ -252,7 +253,7 @@ def load_npz(path: str | Path) -> Deployable:
         raise
     except OSError as error:
         raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # zipfile, zlib and NumPy each have their own for what is not a file of arrays
+    except Exception as error:  # zipfile, zlib and NumPy raise various exceptions for damaged files
         raise ExportError(f"{path} is not a policy as .npz: {type(error).__name__}: {error}") from error
     policy = Deployable(layers, **rest, head=head)
     found = [array for layer in layers for array in layer[:2]] + list(rest.values())
@@ -264,7 +265,7 @@ def load_npz(path: str | Path) -> Deployable:
 
 
 def _problem(policy: Deployable) -> str | None:
-    """Say what keeps arrays from being a policy."""
+    """Describe why arrays are not a valid policy; None if they are."""
     if not policy.layers or policy.layers[0].weight.ndim != 2:
         return "it has no layers"
     size = policy.layers[0].weight.shape[0]

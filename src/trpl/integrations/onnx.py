@@ -1,10 +1,10 @@
-"""A policy as an ONNX graph, built node by node: no exporter, no tracing.
+"""A policy as an ONNX graph, built node by node without an exporter or tracing.
 
     observation → Cast(float64) → Sub → Div → Cast(float32) → Clip → (Gemm → Tanh)* → Gemm → Max → Min → action
 
 Observations [batch, obs] and actions [batch, act] of a box are float32; classes are int64 and bits int8, by ArgMax and
-Greater, and hybrid actions are several outputs. The normaliser works in float64, as in training: an
-observation that hardly varies about a large value has no digits left in float32 once the value is subtracted.
+Greater, and hybrid actions are several outputs. The normaliser works in float64, as in training: an observation with
+small variation about a large value would lose it in float32.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OPERATORS = frozenset(
 
 
 class Graph:
-    """Nodes in a row, each on the result of the one before."""
+    """A chain of nodes, each applied to the previous result."""
 
     def __init__(self, start: str) -> None:
         self.last, self.nodes, self.constants = start, [], []
@@ -51,7 +51,7 @@ class Graph:
         return name
 
     def cut(self, source: str, start: int, stop: int) -> str:
-        """Columns of an earlier result."""
+        """Slice columns of an earlier result."""
         self.last = source
         return self.add("Slice", np.array([start]), np.array([stop]), np.array([1]))
 
@@ -60,7 +60,7 @@ class Graph:
 
 
 def add_action(graph: Graph, source: str, head: Head, start: int = 0) -> int:
-    """Add what makes the environment's action of the last layer's columns from `start` on; gives the next column."""
+    """Add the nodes that convert the last layer's columns from `start` on to an action; return the next column."""
     if isinstance(head, CategoricalHead):
         columns = []
         for size, first in zip(head.sizes, head.starts, strict=True):
@@ -118,7 +118,7 @@ def _output(name: str, head: Head | None, size: int) -> Any:
 
 
 def to_model(policy: Deployable) -> onnx.ModelProto:
-    """Return the graph of a policy, checked."""
+    """Make and check the graph of a policy."""
     graph = Graph("observation")
     if policy.shift is not None:
         graph.add("Cast", to=TensorProto.DOUBLE)
@@ -163,23 +163,23 @@ def write(policy: Deployable, path: str | Path) -> None:
 
 
 def session(path: str | Path) -> Any:
-    """Make an onnxruntime session for one robot: one thread, in order, no waiting threads that spin."""
+    """Make an onnxruntime session for deployment: one thread, sequential, without spinning threads."""
     with needs("onnx"):
         import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = 4  # errors are raised; they need not be printed too
+    options.log_severity_level = 4  # errors are raised, so they need not be printed
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
 def load(path: str | Path) -> Any:
-    """Return the exported policy as a function of observations [batch, obs]; a file of another kind is refused.
+    """Load an exported policy as a function of observations [batch, obs]; refuse any other graph.
 
-    Before any of it is run, the graph is held against what `to_model` writes: its operators, one input, one output, and
-    all numbers inside the file, none in files beside it.
+    Before it is run, the graph is compared with the output of `to_model`: its operators, inputs and outputs, and that
+    all numbers are inside the file.
     """
     try:
         obs_size, names = _check_kind(onnx.load(str(path), load_external_data=False))
@@ -189,7 +189,7 @@ def load(path: str | Path) -> Any:
         raise ExportError(f"{path} is not a policy as .onnx: {error}") from error
     except OSError as error:
         raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # protobuf, onnx and onnxruntime have a dozen for what is not a model
+    except Exception as error:  # protobuf, onnx and onnxruntime raise many exceptions for invalid models
         reason = str(error).splitlines()[0][:200] if str(error) else ""
         raise ExportError(f"{path} is not a policy as .onnx: {type(error).__name__}: {reason}") from error
     if any(not action.ndim or len(action) != 1 for action in actions):
@@ -204,7 +204,7 @@ def load(path: str | Path) -> Any:
 
 
 def _check_kind(model: onnx.ModelProto) -> tuple[int, list[str]]:
-    """Return the size of observations of a model of the kind `to_model` makes, and the names of its outputs."""
+    """Check that `to_model` could have made a model; return its observation size and the names of its outputs."""
     graph = model.graph
     names = [value.name for value in graph.output]
     whole = names == ["action"] or (names and all(name.startswith("action.") for name in names))

@@ -1,12 +1,12 @@
-"""rl_games: an agent with an exact trust region in the place of PPO's clip.
+"""rl_games: an agent with an exact trust region in place of PPO's clip.
 
     runner = Runner()
     register(runner)                      # then `algo: name: trpl` in an otherwise unchanged configuration
     runner.load(configuration)
     runner.run({"train": True})
 
-Collection, datasets, networks, normalisers, schedules, checkpoints and players are rl_games' own. Its losses are
-computed by its own code too, from the density of the projected policy, so masks of recurrent batches count.
+Collection, datasets, networks, normalisers, schedules, checkpoints and players are rl_games' own. So is the code of its
+losses, which gets the density of the projected policy, so masks of recurrent batches apply.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from trpl.integrations.trust_region import SharedDeviation, TrustRegion
 
 NAME = "trpl"
 ACTED = ("acted_mu", "acted_sigma")
-"""The policy that collected the data. (`mu` and `sigma` of a dataset are overwritten by each minibatch.)"""
+"""The parameters of the policy that collected the data (each minibatch overwrites `mu` and `sigma` of a dataset)."""
 INITIAL_ENTROPY = "trpl_initial_entropy"
 
 
 def register(runner: Any) -> None:
-    """Make `algo: name: trpl` known to a runner, for training and for playing.
+    """Register `algo: name: trpl` with a runner, for training and for playing.
 
     Args:
         runner: rl_games' `Runner`.
@@ -44,7 +44,7 @@ def register(runner: Any) -> None:
 
 
 class _Watched:
-    """A model that remembers its last answer; everything else is the model's."""
+    """A proxy that records the model's last output."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.answer = model, {}
@@ -60,12 +60,12 @@ class _Watched:
 class TRPL(A2CAgent):
     """rl_games' continuous PPO with an exact trust region in place of the clip.
 
-    `config: trust_region:` holds the settings of `TrustRegion`; `e_clip` clips the value loss alone. An entropy
-    schedule runs over `max_epochs`, or over `max_frames` where that is given.
+    `config: trust_region:` holds the settings of `TrustRegion`; `e_clip` clips only the value loss. An entropy schedule
+    runs over `max_epochs`, or over `max_frames` if that is given.
 
     Args:
-        base_name: As for rl_games' agents.
-        params: As for rl_games' agents.
+        base_name: See rl_games' agents.
+        params: See rl_games' agents.
 
     Raises:
         ValueError: If a setting of the trust region is out of range, or does not fit the network.
@@ -87,7 +87,7 @@ class TRPL(A2CAgent):
         self._batch: dict[str, Any] = {}
 
     def prepare_dataset(self, batch_dict: dict[str, Any]) -> None:
-        # keeps the policy that acted apart, and decides the entropy of this update
+        # also stores the policy that acted, and determines the entropy target of this update
         super().prepare_dataset(batch_dict)
         for name, x in zip(ACTED, (batch_dict["mus"], batch_dict["sigmas"]), strict=True):
             self.dataset.values_dict[name] = x.detach().clone()
@@ -100,7 +100,7 @@ class TRPL(A2CAgent):
             )
 
     def train_epoch(self) -> Any:
-        # runs rl_games' epoch; then sets a shared standard deviation, measures, and writes
+        # after rl_games' epoch, sets a shared standard deviation, measures, and logs
         found = super().train_epoch()
         if self.shared is not None and self.shared.learns:
             old = self._gaussian(*(self.dataset.values_dict[name] for name in ACTED))
@@ -114,7 +114,7 @@ class TRPL(A2CAgent):
         return found
 
     def calc_gradients(self, input_dict: dict[str, Any]) -> None:
-        # runs rl_games' step with the model watched: the loss needs its mean and standard deviation
+        # records the model's output during rl_games' step: the loss needs its mean and standard deviation
         model = self.model
         self.model, self._batch = _Watched(model), input_dict
         try:
@@ -138,8 +138,8 @@ class TRPL(A2CAgent):
         entropy: Tensor,
         rnn_masks: Tensor | None,
     ) -> Any:
-        # lets rl_games put its loss together from the density and entropy of the projected policy, with the penalty;
-        # rl_games' log-probabilities are negative ones
+        # rl_games computes its loss from the density and entropy of the projected policy, plus the penalty;
+        # its log-probabilities are negated
         model: Any = self.model
         answer, actions = model.answer, self._batch["actions"]
         terms = self.region.terms_by_state(
@@ -166,11 +166,11 @@ class TRPL(A2CAgent):
         )
 
     def get_full_state_weights(self) -> dict[str, Any]:
-        # what rl_games saves, and where the entropy schedule starts
+        # also saves where the entropy schedule starts
         return super().get_full_state_weights() | {INITIAL_ENTROPY: self.initial_entropy}
 
     def set_full_state_weights(self, weights: dict[str, Any], set_epoch: bool = True) -> None:
-        # takes checkpoints of rl_games' PPO too
+        # also accepts checkpoints of rl_games' PPO
         super().set_full_state_weights(weights, set_epoch=set_epoch)
         self.initial_entropy = weights.get(INITIAL_ENTROPY)
 
@@ -187,7 +187,7 @@ class TRPL(A2CAgent):
 
     @torch.no_grad()
     def _pairs(self) -> Iterator[tuple[DiagGaussian, DiagGaussian]]:
-        """Return the policy after the update and the one before it, minibatch by minibatch."""
+        """Yield the policy after the update and the one before it, minibatch by minibatch."""
         self.set_eval()
         for number in range(len(self.dataset)):
             batch = self.dataset[number]
@@ -200,7 +200,7 @@ class TRPL(A2CAgent):
 
 
 def _shared_deviation(model: Any) -> SharedDeviation | None:
-    """Return the parameter of a standard deviation that all states share, where the network has one."""
+    """Return the parameter of a shared standard deviation, if the network has one."""
     network = model.a2c_network
     if not getattr(network, "fixed_sigma", False):
         return None

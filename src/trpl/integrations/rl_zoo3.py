@@ -3,10 +3,9 @@
     python -m trpl.integrations.rl_zoo3 train --algo trpl --env Pendulum-v1
     python -m trpl.integrations.rl_zoo3 enjoy --algo trpl --env Pendulum-v1 --folder logs
 
-rl_zoo3 checks the name of an algorithm before it imports anything that an option names, so its own
-`python -m rl_zoo3.train` knows TRPL only in a process that has called `register`. A module `custom_envs` is imported
-before that check, where there is one: the call may stand there. `--conf-file trpl.integrations.rl_zoo3` then names the
-hyperparameters.
+rl_zoo3 checks the name of an algorithm before it imports what an option names, so its own `python -m rl_zoo3.train`
+knows TRPL only in a process that has called `register`. A module `custom_envs`, if there is one, is imported before
+that check and may call it. `--conf-file trpl.integrations.rl_zoo3` then names the hyperparameters.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ COMMANDS = {
     "plot_from_file": "rl_zoo3.plots.plot_from_file",
     "all_plots": "rl_zoo3.plots.all_plots",
 }
-"""Where rl_zoo3 has its commands, each under its own name. Its `rl_zoo3.cli` imports all of them, and those that plot
-need packages that rl_zoo3 does not bring along."""
+"""The modules of rl_zoo3's commands. Its `rl_zoo3.cli` imports all of them, and those that plot need packages that
+rl_zoo3 does not install."""
 hyperparams = yaml.safe_load(HYPERPARAMETERS.read_text())
-"""By task, under the name that rl_zoo3 looks for in a module that `--conf-file` names."""
+"""Hyperparameters by task, under the name that rl_zoo3 reads from a module given by `--conf-file`."""
 
 
 class Unclipped(gymnasium.ActionWrapper):
-    """Let an environment see actions as they are: Stable-Baselines3 clips them to their space, which is made wide here.
+    """Pass actions unclipped to the environment, by widening the action space to which Stable-Baselines3 clips them.
 
-    Where an environment charges for large actions, clipping hides the noise beyond the space from the charge, and the
+    If an environment penalises large actions, clipping hides the noise beyond the space from the penalty, and the
     policy keeps it.
     """
 
@@ -55,12 +54,12 @@ class Unclipped(gymnasium.ActionWrapper):
         self.action_space = gymnasium.spaces.Box(-WIDEST, WIDEST, env.action_space.shape, np.float32)
 
     def action(self, action: np.ndarray) -> np.ndarray:
-        """Return the action itself."""
+        """Return the action unchanged."""
         return action
 
 
 def register() -> None:
-    """Put TRPL among rl_zoo3's algorithms."""
+    """Add TRPL to rl_zoo3's algorithms."""
     rl_zoo3.ALGOS[NAME] = TRPL
 
 
@@ -68,8 +67,8 @@ def main(argv: list[str]) -> None:
     """Run one of rl_zoo3's commands with TRPL among its algorithms.
 
     Args:
-        argv: The command and its options; `train --algo trpl` reads the hyperparameters that come with trpl unless
-            `-conf` names others.
+        argv: The command and its options; `train --algo trpl` uses trpl's hyperparameters unless `-conf` names
+            others.
     """
     if not argv or argv[0] not in COMMANDS:
         raise SystemExit(f"name one of rl_zoo3's commands first: {', '.join(COMMANDS)}")
@@ -84,7 +83,7 @@ def main(argv: list[str]) -> None:
 
 
 def with_hyperparameters(argv: list[str]) -> list[str]:
-    """Name the file of hyperparameters where TRPL is to be trained and no other file is named."""
+    """Add the file of hyperparameters if TRPL is to be trained and no other file is named."""
     words = [part for word in argv for part in word.split("=", 1)]
     named = {"-conf", "--conf-file"} & set(words)
     trains = argv[:1] == ["train"] and ("--algo", NAME) in itertools.pairwise(words)

@@ -1,10 +1,10 @@
-"""skrl: an agent with an exact trust region in the place of PPO's clip.
+"""skrl: an agent with an exact trust region in place of PPO's clip.
 
     agent = TRPL(models=models, memory=memory, cfg=TRPL_CFG(rollouts=256, trust_region={"mean_bound": 0.03}), ...)
 
-Memory, models, preprocessors, schedulers, tracking, checkpoints and trainers are skrl's own; `PPO.update` alone is
+Memory, models, preprocessors, schedulers, tracking, checkpoints and trainers are skrl's own; only `PPO.update` is
 replaced. skrl stores no distribution with its transitions, and needs none: until the first epoch of an update networks
-and preprocessors are those that acted, so the old policy is what they say then.
+and preprocessors are those that acted, so their prediction then is the old policy.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ TRACKED = {
 class TRPL_CFG(PPO_CFG):
     """Settings of skrl's PPO, and those of `TrustRegion` by name.
 
-    `ratio_clip` and `kl_threshold` mean nothing here.
+    `ratio_clip` and `kl_threshold` have no effect.
     """
 
     trust_region: TrustRegion | dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Minibatch(NamedTuple):
-    """Some of the transitions in memory, and the old policy there."""
+    """Some of the transitions in memory, with the old policy."""
 
     observations: Tensor
     states: Tensor | None
@@ -68,7 +68,7 @@ class Minibatch(NamedTuple):
 
 
 class InitialEntropy(nn.Module):
-    """Where the entropy schedule starts, as a module, so that skrl's checkpoints hold it."""
+    """The start of the entropy schedule, as a module so that skrl's checkpoints include it."""
 
     value: Tensor
 
@@ -78,11 +78,11 @@ class InitialEntropy(nn.Module):
 
 
 class TRPL(PPO):
-    """skrl's PPO with an exact trust region in place of the clip, for policies that are Gaussian.
+    """skrl's PPO with an exact trust region in place of the clip, for Gaussian policies.
 
     Args:
         cfg: A `TRPL_CFG`, or its fields by name.
-        **settings: As for skrl's PPO.
+        **settings: See skrl's PPO.
 
     Raises:
         ValueError: If a setting of the trust region is out of range, or does not fit the policy.
@@ -152,7 +152,7 @@ class TRPL(PPO):
 
     @torch.no_grad()
     def _remember_old_policy(self) -> None:
-        """Store what the network says before the first epoch, which is what acted."""
+        """Store the network's policy before the first epoch, which is the one that acted."""
         if self._shared is None:
             self._shared = self._find_shared()
         for batch in self._in_order():
@@ -161,7 +161,7 @@ class TRPL(PPO):
             batch.old_std.copy_(found.std.expand_as(found.mean))
 
     def _find_shared(self) -> SharedDeviation | None:
-        """Return the parameter of a standard deviation that all states share, where the network has one."""
+        """Return the parameter of a shared standard deviation, if the network has one."""
         batch = next(self._in_order())
         _, outputs = self.policy.compute(self._inputs(batch, train=False), role="policy")
         parameter = next((p for p in self.policy.parameters() if p is outputs["log_std"]), None)
@@ -201,7 +201,7 @@ class TRPL(PPO):
         memory.set_tensor_by_name("advantages", advantages)
 
     def _in_order(self) -> Iterator[Minibatch]:
-        """All transitions as views of the memory, in parts that fit a network."""
+        """Yield all transitions as views of the memory, in parts that fit a network."""
         memory: Any = self.memory
         whole = memory.sample_all(names=list(Minibatch._fields))[0]
         for start in range(0, len(whole[0]), STATES_AT_ONCE):
@@ -209,7 +209,7 @@ class TRPL(PPO):
             yield Minibatch(*(None if x is None else x[rows] for x in whole))  # type: ignore[arg-type]
 
     def _minibatches(self) -> Iterator[Minibatch]:
-        """Return the transitions in skrl's random minibatches."""
+        """Yield the transitions in skrl's random minibatches."""
         memory: Any = self.memory
         names, size = list(Minibatch._fields), len(memory)
         for sampled in memory.sample(names=names, batch_size=size, mini_batches=self.cfg.mini_batches):
@@ -222,7 +222,7 @@ class TRPL(PPO):
         }
 
     def _policy(self, batch: Minibatch, *, train: bool) -> tuple[DiagGaussian, dict[str, Any]]:
-        """What the network predicts now, and what it was asked."""
+        """Return the network's prediction, and its inputs."""
         inputs = self._inputs(batch, train=train)
         with torch.autocast(device_type=self._device_type, enabled=self.cfg.mixed_precision):
             self.policy.act({**inputs, "taken_actions": batch.actions}, role="policy")
@@ -236,7 +236,7 @@ class TRPL(PPO):
         return self._gaussian(batch.old_mean, batch.old_std)
 
     def _constraint(self, *, progress: float) -> dict[str, float]:
-        """Return the entropy that this update is held to; the first update remembers where the schedule starts."""
+        """Return the entropy constraint of this update; the first update records where the schedule starts."""
         if not self.region.controls_entropy:
             return {}
         old = self._old(next(self._in_order()))
@@ -245,7 +245,7 @@ class TRPL(PPO):
         return self.region.constraint(initial=self.initial_entropy.value.item(), progress=progress, dim=old.dim)
 
     def _value_loss(self, inputs: dict[str, Any], batch: Minibatch) -> Tensor:
-        """Squared error on the returns, clipped around the old values where skrl's PPO does it."""
+        """Compute the squared error on the returns, clipped around the old values as in skrl's PPO."""
         with torch.autocast(device_type=self._device_type, enabled=self.cfg.mixed_precision):
             values, _ = self.value.act(inputs, role="value")
         if self.cfg.value_clip > 0:
@@ -253,7 +253,7 @@ class TRPL(PPO):
         return self.cfg.value_loss_scale * F.mse_loss(values.float(), batch.returns)
 
     def _step(self, loss: Tensor) -> None:
-        """Return one step; gradients are averaged over processes and clipped as skrl's PPO does it."""
+        """Do one step; average gradients over processes and clip them as skrl's PPO does."""
         self.optimizer.zero_grad()
         self.scaler.scale(loss).backward()
         networks = [self.policy] if self.policy is self.value else [self.policy, self.value]
@@ -281,7 +281,7 @@ class TRPL(PPO):
 
     @torch.no_grad()
     def _finish(self, totals: dict[str, float], constraint: dict[str, float]) -> None:
-        """Set a shared standard deviation to the projected one, measure, and hand everything to skrl's tracking."""
+        """Set a shared standard deviation to the projected one, measure, and pass everything to skrl's tracking."""
         if self._shared is not None and self._shared.learns:
             old = self._old(next(self._in_order()))
             self._shared.set_(self.region.projected_std(self._shared.std, old.std, constraint))

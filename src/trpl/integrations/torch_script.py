@@ -1,4 +1,4 @@
-"""A policy as plain PyTorch: a state dict (weights only) and a script of a few lines that needs nothing but `torch`."""
+"""A policy as plain PyTorch: a state dict (weights only) and a short script that needs only `torch`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def write(policy: Deployable, path: str | Path) -> None:
 
 
 def state_dict(policy: Deployable) -> dict[str, torch.Tensor]:
-    """Return tensors under the names of the script's module."""
+    """Return the tensors by the names of the script's module."""
     state = {name: torch.from_numpy(np.array(value)) for name, value in _buffers(policy).items()}
     for layer, index in zip(policy.layers, _positions(policy), strict=True):
         state[f"network.{index}.weight"] = torch.from_numpy(np.ascontiguousarray(layer.weight.T))
@@ -69,7 +69,7 @@ def state_dict(policy: Deployable) -> dict[str, torch.Tensor]:
 
 
 def script(policy: Deployable, *, suffix: str) -> str:
-    """Return the source of a module with this policy's shape."""
+    """Return the source of a module for this policy's architecture."""
     modules = []
     for weight, _, activation in policy.layers:
         modules.append(f"nn.Linear({weight.shape[0]}, {weight.shape[1]})")
@@ -100,7 +100,7 @@ def script(policy: Deployable, *, suffix: str) -> str:
 
 
 def head_lines(head: Head) -> list[str]:
-    """Return the lines that make the environment's action of the network's outputs."""
+    """Return the lines that convert the network's outputs to the environment's action."""
     parts = head.parts if isinstance(head, ProductHead) else (head,)
     lines, start = [], 0
     for number, part in enumerate(parts):
@@ -151,7 +151,7 @@ def _number(x: float) -> str:
 
 
 def load(policy: Deployable, path: str | Path) -> Any:
-    """Return the weights in `path`, read back, as a function of NumPy observations."""
+    """Load the weights in `path` as a function of NumPy observations."""
     state = torch.load(path, weights_only=True)
     layers = tuple(
         layer._replace(weight=state[f"network.{i}.weight"].numpy().T, bias=state[f"network.{i}.bias"].numpy())
@@ -165,7 +165,7 @@ def _buffers(policy: Deployable) -> dict[str, np.ndarray]:
 
 
 def _positions(policy: Deployable) -> list[int]:
-    """Find where the linear layers stand in the script's `nn.Sequential`."""
+    """Find the positions of the linear layers in the script's `nn.Sequential`."""
     positions, index = [], 0
     for layer in policy.layers:
         positions.append(index)

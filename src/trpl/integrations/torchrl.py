@@ -1,6 +1,6 @@
 """TorchRL: the update as a loss module, the layer as a tensordict module, and a standard deviation that can be set.
 
-The old policy needs no copy of the network: the collector leaves the parameters of the policy that acted in the
+The old policy needs no copy of the network: the collector stores the parameters of the policy that acted in the
 tensordict.
 """
 
@@ -32,7 +32,7 @@ KEYS = ("loc", "scale", "old_loc", "old_scale")
 
 
 class SharedScale(nn.Module):
-    """mean → (mean, std) with one standard deviation for all states, std = exp(raw); the end of a policy network."""
+    """mean → (mean, std) with a shared standard deviation, std = exp(raw); the end of a policy network."""
 
     def __init__(self, action_size: int, *, initial: float = 1.0) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class SharedScale(nn.Module):
 
     @torch.no_grad()
     def set_(self, std: Tensor) -> None:
-        """Set the standard deviation: to the projected one, after the policy epochs.
+        """Set the standard deviation, to the projected one after the policy epochs.
 
         Args:
             std: The standard deviation.
@@ -54,7 +54,7 @@ class SharedScale(nn.Module):
 class ProjectionModule(TensorDictModuleBase):
     """A layer on tensordict keys: loc, scale, old_loc, old_scale → projected_loc, projected_scale.
 
-    A scale with one more axis than the mean is a Cholesky factor. Keyword arguments are overrides of the layer's call.
+    A scale with one more axis than the mean is a Cholesky factor. Keyword arguments are passed to the layer's call.
     """
 
     def __init__(
@@ -82,18 +82,18 @@ class ProjectionModule(TensorDictModuleBase):
 class TRPLLoss(LossModule):
     """−E[ratio of the projected policy · A] + α · penalty, and the squared error of the value function.
 
-    `entropy` and `min_entropy`, None at first, are attributes to be set as a schedule wants.
+    `entropy` and `min_entropy`, None by default, are attributes for a schedule to set.
 
     Args:
         actor_network: A `ProbabilisticActor` over an Independent Normal, a MultivariateNormal or one of these squashed,
-            or, for a layer with one bound on the whole KL, over a Categorical, one-hot or masked or not, an Independent
-            Categorical, Bernoulli or Beta. The parameters of its distribution as of collection must be in the
-            tensordict, where the collector leaves them.
+            or, for a layer with one bound on the whole KL, over a Categorical (one-hot or masked or not), an
+            Independent Categorical, Bernoulli or Beta. The tensordict must contain the parameters of its distribution
+            at collection, which the collector stores.
         critic_network: The value function.
         layer: A layer of `trpl.torch`.
         regression_weight: α, weight of the penalty.
-        shared_covariance: Whether the scale is the same for all states: it is then solved once, the penalty is on the
-            mean alone, and after the policy epochs the scale is to be set to that of `projected(tensordict)`.
+        shared_covariance: Whether all states share the scale: it is then solved once, the penalty is on the mean alone,
+            and after the policy epochs the scale must be set to that of `projected(tensordict)`.
         normalize_advantage: Whether to normalise advantages over the minibatch.
     """
 
@@ -152,7 +152,7 @@ class TRPLLoss(LossModule):
         self._set_in_keys()
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> TRPLLoss:
-        """Use GAE with this loss's value function; other estimators may be handed over or used beside it.
+        """Use GAE with this loss's value function; other estimators may be passed or used separately.
 
         Args:
             value_type: One of TorchRL's `ValueEstimators`; GAE by default.
@@ -177,7 +177,7 @@ class TRPLLoss(LossModule):
             tensordict: A minibatch with the old policy's parameters, actions, advantages and value targets.
 
         Returns:
-            The terms, to be added up (`loss_*`); beside them the KL and the entropy of what the network predicts.
+            The terms, to be added up (`loss_*`), and the KL and the entropy of the network's policy.
         """
         keys = self.tensor_keys
         predicted, old = self._policies(tensordict)
@@ -198,7 +198,7 @@ class TRPLLoss(LossModule):
         )
 
     def loss_critic(self, tensordict: TensorDictBase) -> Tensor:
-        """Compute the squared error of the value function, for loops that fit it apart.
+        """Compute the squared error of the value function, for loops that fit it separately.
 
         Args:
             tensordict: A minibatch with value targets.
@@ -218,13 +218,13 @@ class TRPLLoss(LossModule):
             tensordict: Observations and the old policy's parameters.
 
         Returns:
-            The projected policy; after the policy epochs a shared covariance is to be set to this one's.
+            The projected policy; a shared covariance must be set to this one's after the policy epochs.
         """
         predicted, old = self._policies(tensordict)
         return self._project(predicted.policy, old)
 
     def _policies(self, tensordict: TensorDictBase) -> tuple[Split, Policy]:
-        """Return the policy that the network predicts, and the one that collected the data."""
+        """Return the network's policy, and the one that collected the data."""
         old = split(self.actor_network.build_dist_from_params(tensordict)).policy
         with self.actor_network_params.to_module(self.actor_network):
             predicted = split(self.actor_network.get_dist(tensordict.select(*self.actor_network.in_keys)))
@@ -237,7 +237,7 @@ class TRPLLoss(LossModule):
 
 
 def _log_prob(predicted: Split, projected: Policy, action: Tensor) -> Tensor:
-    """Return the log-density of actions, squashed or not; of classes as whole numbers or as 0s and a 1."""
+    """Compute the log-density of actions, squashed or not; of classes as whole numbers or one-hot."""
     if isinstance(projected, DiagGaussian | FullGaussian):
         return predicted.rebuild(projected).log_prob(action)
     if isinstance(projected, Categorical) and action.shape == projected.logits.shape:

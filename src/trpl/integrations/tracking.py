@@ -3,8 +3,8 @@
     with tracker("wandb", folder=run, config=settings) as track:
         track(steps, {"train_return": 12.0})
 
-What is tracked lies in the run folder (`wandb/`, `mlflow.db`); `wandb sync` and `mlflow ui` take it from there. A
-resumed run keeps its identity.
+Records are in the run folder (`wandb/`, `mlflow.db`); `wandb sync` and `mlflow ui` read them. A resumed run keeps its
+identity.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Track = Callable[[int, Mapping[str, float | None]], None]
 
 @contextlib.contextmanager
 def tracker(kind: str, *, folder: str | Path, config: Mapping[str, Any]) -> Iterator[Track]:
-    """Record a run with Weights & Biases or MLflow while a context lasts, offline unless their variables say otherwise.
+    """Record a run with Weights & Biases or MLflow inside a context, offline unless their variables say otherwise.
 
     Args:
         kind: "wandb" or "mlflow".
-        folder: The run folder, beside whose files the records go.
+        folder: The run folder, for the records too.
         config: The settings of the run.
 
     Yields:
-        A function of environment steps and scalars; what is None or not finite is left out.
+        A function of environment steps and scalars; None and non-finite values are left out.
 
     Raises:
         ValueError: There is no such kind.
         MissingExtraError: The package is not installed.
     """
     if kind not in TRACKERS:
-        raise ValueError(f"there is no tracker {kind!r}; there are {', '.join(TRACKERS)}")
+        raise ValueError(f"there is no tracker {kind!r}; choose from {', '.join(TRACKERS)}")
     folder = Path(folder).absolute()
     with TRACKERS[kind](folder, dict(config)) as log:
 
@@ -52,13 +52,13 @@ def tracker(kind: str, *, folder: str | Path, config: Mapping[str, Any]) -> Iter
 
 
 def run_name(config: Mapping[str, Any], folder: Path) -> str:
-    """Method, task and seed where the configuration has them, else the folder's name."""
+    """Return method, task and seed if the configuration has them, else the folder's name."""
     parts = [str(config[key]) for key in ("method", "env_id", "seed") if key in config]
     return "-".join(parts) or folder.name
 
 
 def run_id(folder: Path) -> str:
-    """Return what is the same for the same folder, so that a resumed run goes on where it was."""
+    """Return an id that depends only on the folder, so that a resumed run continues its record."""
     return hashlib.sha256(str(folder).encode()).hexdigest()[:16]
 
 

@@ -1,6 +1,6 @@
-"""What every PyTorch host needs of a layer: the terms of its loss, an entropy to hold, a standard deviation to set.
+"""A trust region for PyTorch hosts: the terms of its loss, the entropy constraint, and a shared standard deviation.
 
-The adapters of rsl_rl, skrl and rl_games share these settings and this loss; each adds only how its host keeps
+The adapters of rsl_rl, skrl and rl_games share these settings and this loss; each adds only the access to its host's
 policies and minibatches.
 """
 
@@ -23,11 +23,11 @@ from trpl.losses import weighted_advantages
 from trpl.methods.registry import layers
 
 SMALLEST_SHARE = 0.01
-"""A standard deviation that an optimiser moves by itself may fall to this share of the old one within an update."""
+"""The share of its old value to which an optimiser may reduce a standard deviation within an update."""
 
 
 class Terms(NamedTuple):
-    """The terms of the loss on one minibatch, of each state or as means over the states, and the policy they are of."""
+    """The terms of the loss on one minibatch, per state or as means over the states, and the projected policy."""
 
     surrogate: Tensor
     penalty: Tensor
@@ -37,18 +37,18 @@ class Terms(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrustRegion:
-    """The settings that a host's configuration adds, and the parts of an update that they decide.
+    """The settings that a host's configuration adds, and the parts of an update that depend on them.
 
     Args:
         projection: "kl", "w2", "frobenius", or "kl-joint" with one bound, the sum of the two.
         mean_bound: Bound on the distance of the means, in every state.
         cov_bound: Bound on the distance of the covariances, in every state.
-        projection_kwargs: Further words for the layer, such as `form`, `whitened` or `entropy_first`.
+        projection_kwargs: Further arguments of the layer, such as `form`, `whitened` or `entropy_first`.
         regression_weight: Weight α of the penalty that pulls the network to its projection.
         entropy_schedule: "none", "exponential" or "linear": from the entropy of the first policy to the target.
-        target_entropy: The last entropy, per action dimension.
-        temperature: How fast the exponential schedule falls.
-        entropy_equality: Hold the entropy at the schedule, not only above it.
+        target_entropy: The final entropy, per action dimension.
+        temperature: τ of the exponential schedule.
+        entropy_equality: Keep the entropy at the schedule, not only above it.
 
     Raises:
         ValueError: If a setting is not one of its choices, or a bound or the weight is out of range.
@@ -76,10 +76,10 @@ class TrustRegion:
 
     @classmethod
     def take(cls, settings: dict) -> TrustRegion:
-        """Make one from a host's settings.
+        """Make a trust region from a host's settings.
 
         Args:
-            settings: The host's settings; what belongs to a trust region is removed from them.
+            settings: The host's settings; those of the trust region are removed.
 
         Returns:
             The trust region.
@@ -89,35 +89,35 @@ class TrustRegion:
 
     @cached_property
     def layer(self) -> nn.Module:
-        """The layer of these settings; it does not look at values."""
+        """The layer of these settings, without checks of values."""
         bounds = {"mean_bound": self.mean_bound, "cov_bound": self.cov_bound, "bound": self.total_bound}
         return layers()[self.projection].build(trpl.torch, bounds, **self.projection_kwargs)
 
     @cached_property
     def joint_layer(self) -> nn.Module:
-        """The layer with one bound on the whole KL, for policies that are no Gaussians."""
+        """The layer with one bound on the whole KL, for non-Gaussian policies."""
         self.check_serves(gaussian=False, words="another")
         spec = layers()[self.projection]
         return (spec.otherwise or spec).build(trpl.torch, {"bound": self.total_bound})
 
     def check_serves(self, *, gaussian: bool, words: str) -> None:
-        """Refuse a projection for Gaussians where the policy is another.
+        """Refuse a projection for Gaussians if the policy is not a Gaussian.
 
         Args:
             gaussian: Whether the policy is a Gaussian.
-            words: What it is, for the message.
+            words: Its description, for the message.
 
         Raises:
-            ValueError: The projection does not serve it.
+            ValueError: The projection does not support it.
         """
         if not gaussian and not self.bounds_kl:
             others = " and ".join(repr(name) for name, layer in layers().items() if layer.bounds_kl)
             raise ValueError(
-                f"projection {self.projection!r} is for Gaussian policies, and this is {words}: {others} serve it"
+                f"projection {self.projection!r} is for Gaussian policies, and this is {words}: use {others}"
             )
 
     def layer_of(self, policy: Policy) -> Any:
-        """Find the layer that serves a policy: the two bounds of a KL are for Gaussians, their sum for every other.
+        """Return the layer for a policy: two bounds on the KL of Gaussians, their sum for every other.
 
         Args:
             policy: A value of any family.
@@ -133,12 +133,12 @@ class TrustRegion:
         return self.layer if self.joint or gaussian else self.joint_layer
 
     def project(self, predicted: Policy, old: Policy, constraint: dict[str, float]) -> Policy:
-        """Project the predicted policy, with the entropy of the constraint or the nearest that the region has.
+        """Project the predicted policy, with the entropy of the constraint or the nearest feasible one.
 
         Args:
-            predicted: What the network says now.
+            predicted: The network's policy.
             old: The policy that collected the data, of the same kind.
-            constraint: Keywords for the layer's call, from `constraint`.
+            constraint: Arguments of the layer's call, from `constraint`.
 
         Returns:
             The projected policy.
@@ -151,34 +151,34 @@ class TrustRegion:
 
     @property
     def total_bound(self) -> float:
-        """The bound on the whole KL; of meaning for the two KL projections."""
+        """The bound on the whole KL; meaningful for the two KL projections."""
         return self.mean_bound + self.cov_bound
 
     @property
     def bounds_kl(self) -> bool:
-        """Whether the bounds are bounds of a KL divergence."""
+        """Whether the bounds are on a KL divergence."""
         return layers()[self.projection].bounds_kl
 
     @property
     def joint(self) -> bool:
-        """Whether one bound is on mean and covariance together; the covariance then depends on the state."""
+        """Whether one bound is on mean and covariance together, which makes the covariance contextual."""
         return "bound" in layers()[self.projection].arguments
 
     @property
     def controls_entropy(self) -> bool:
-        """Whether there is a schedule for the entropy."""
+        """Whether the entropy follows a schedule."""
         return self.entropy_schedule != "none"
 
     def constraint(self, *, initial: float, progress: float, dim: int) -> dict[str, float]:
-        """Return the entropy that this update is held to, as the layer's own keyword; empty without a schedule.
+        """Return the entropy constraint of this update as the layer's argument; empty without a schedule.
 
         Args:
-            initial: Entropy of the policy before its first update.
-            progress: Share of training done, 0 to 1.
-            dim: Number of action dimensions.
+            initial: The entropy of the policy before its first update.
+            progress: The share of training done, 0 to 1.
+            dim: The number of action dimensions.
 
         Returns:
-            Keywords for the layer's call.
+            Arguments of the layer's call.
         """
         if not self.controls_entropy:
             return {}
@@ -205,12 +205,12 @@ class TrustRegion:
         """Average `terms_by_state`; a loss is `regression_weight · penalty − surrogate`.
 
         Args:
-            predicted: As in `terms_by_state`, as are the others.
-            old: The policy that collected the data.
-            actions: The actions taken.
-            old_log_prob: Their log-density as of collection.
-            advantages: Their advantages.
-            constraint: Keywords for the layer's call.
+            predicted: See `terms_by_state`.
+            old: See `terms_by_state`.
+            actions: See `terms_by_state`.
+            old_log_prob: See `terms_by_state`.
+            advantages: See `terms_by_state`.
+            constraint: See `terms_by_state`.
 
         Returns:
             Means over the states.
@@ -235,15 +235,15 @@ class TrustRegion:
         advantages: Tensor,
         constraint: dict[str, float],
     ) -> Terms:
-        """Return the surrogate of the projected policy, and the penalty that pulls the network to it (eq. 12).
+        """Compute the surrogate of the projected policy, and the penalty that pulls the network to it (eq. 12).
 
         Args:
-            predicted: What the network says now.
+            predicted: The network's policy.
             old: The policy that collected the data, a constant.
             actions: The actions taken, `[*batch, dim]`.
-            old_log_prob: Their log-density as of collection, `[*batch]`.
+            old_log_prob: Their log-density at collection, `[*batch]`.
             advantages: Their advantages, `[*batch]`.
-            constraint: Keywords for the layer's call, from `constraint`.
+            constraint: Arguments of the layer's call, from `constraint`.
 
         Returns:
             The terms of each state.
@@ -259,14 +259,14 @@ class TrustRegion:
 
     @torch.no_grad()
     def measured(self, pairs: Iterable[tuple[Policy, Policy]]) -> dict[str, float]:
-        """Compare what acts next with what acted before, exactly, in every state of a rollout.
+        """Compare the new policy with the old one, exactly, in every state of a rollout.
 
         Args:
             pairs: The policy after the update and the one that collected the data, minibatch by minibatch.
 
         Returns:
-            By name: `entropy`; `kl` and `kl_max`, mean and maximum over the states; and, where the bounds are of a
-            KL, `kl_above`, the share of states above their sum.
+            By name: `entropy`; `kl` and `kl_max`, mean and maximum over the states; and, for bounds on a KL,
+            `kl_above`, the share of states above their sum.
 
         Raises:
             ConvergenceError: If the policy is not finite.
@@ -278,8 +278,8 @@ class TrustRegion:
         states = torch.cat(divergences)
         if not torch.isfinite(states.sum()):
             raise ConvergenceError(
-                "the policy is not finite after this update: try a smaller learning rate or smaller bounds, or the "
-                "logarithm of a standard deviation where it is a plain parameter"
+                "the policy is not finite after this update: try a smaller learning rate or smaller bounds, or "
+                "parametrise the standard deviation by its logarithm"
             )
         found = {"entropy": torch.stack(entropies).mean(), "kl": states.mean(), "kl_max": states.max()}
         if self.bounds_kl:
@@ -288,12 +288,12 @@ class TrustRegion:
 
     @torch.no_grad()
     def projected_std(self, std: Tensor, old_std: Tensor, constraint: dict[str, float]) -> Tensor:
-        """Project a standard deviation that all states share: what it is set to after the epochs.
+        """Project a shared standard deviation, to set it after the epochs.
 
         Args:
-            std: What the optimiser has made of it.
-            old_std: What it was.
-            constraint: Keywords for the layer's call, from `constraint`.
+            std: Its value after the optimiser's steps.
+            old_std: Its old value.
+            constraint: Arguments of the layer's call, from `constraint`.
 
         Returns:
             The projected one.
@@ -303,7 +303,7 @@ class TrustRegion:
 
 
 class SharedDeviation:
-    """A standard deviation that is a parameter of the network, the same for all states."""
+    """A shared standard deviation that is a parameter of the network."""
 
     def __init__(self, parameter: nn.Parameter, *, is_log: bool) -> None:
         self.parameter, self.is_log = parameter, is_log
@@ -315,16 +315,16 @@ class SharedDeviation:
 
     @property
     def std(self) -> Tensor:
-        """What it is now, as a constant."""
+        """Its value, as a constant."""
         return self.parameter.detach().exp() if self.is_log else self.parameter.detach()
 
     @torch.no_grad()
     def set_(self, std: Tensor) -> None:
-        """Set it: to the projected one, after the policy epochs."""
+        """Set the standard deviation, to the projected one after the policy epochs."""
         self.parameter.copy_(std.log() if self.is_log else std)
 
     @torch.no_grad()
     def keep_positive(self, old_std: Tensor) -> None:
-        """Hold it above a small share of the old one: an optimiser's step may turn a plain parameter negative."""
+        """Clamp it above a small share of its old value: an optimiser's step may make a plain parameter negative."""
         least = SMALLEST_SHARE * old_std
         self.parameter.copy_(torch.maximum(self.parameter, least.log() if self.is_log else least))

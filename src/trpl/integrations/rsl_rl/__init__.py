@@ -1,4 +1,4 @@
-"""rsl_rl: exact trust regions in place of PPO's clip, by the name of a class in the configuration.
+"""rsl_rl: exact trust regions in place of PPO's clip, by a class name in the configuration.
 
 algorithm:
   class_name: "trpl.integrations.rsl_rl:TRPL"

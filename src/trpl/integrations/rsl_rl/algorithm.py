@@ -1,6 +1,6 @@
-"""The update of the paper (Algorithm 2) inside rsl_rl's runner.
+"""The paper's update (Algorithm 2) inside rsl_rl's runner.
 
-Collection, returns, storage, networks, logging, saving and export are rsl_rl's own; `update` alone is replaced.
+Collection, returns, storage, networks, logging, saving and export are rsl_rl's own; only `update` is replaced.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from trpl.integrations.rsl_rl.layouts import HAS_MODELS, Minibatch, Mirror, layo
 from trpl.integrations.trust_region import TrustRegion
 
 UPDATES, INITIAL_ENTROPY = "trpl_updates", "trpl_initial_entropy"
-"""What the schedule needs to know; kept with the optimiser, which every layout of rsl_rl saves and loads."""
+"""State of the entropy schedule; kept with the optimiser, which every version of rsl_rl saves and loads."""
 
 
 class TRPL(PPO):
     """PPO of rsl_rl with an exact trust region in place of the clip.
 
-    A configuration may set, beside everything that PPO takes, the fields of `TrustRegion`, and `schedule_iterations`:
-    over how many iterations an entropy schedule runs. `clip_param` clips the value loss alone. With
+    A configuration may set, besides everything that PPO takes, the fields of `TrustRegion`, and `schedule_iterations`:
+    the number of iterations that an entropy schedule spans. `clip_param` clips only the value loss. With
     `schedule: "adaptive"` the learning rate follows the exact mean KL of the network, as PPO's follows its own.
 
     Raises:
@@ -122,7 +122,7 @@ class TRPL(PPO):
 
     @property
     def teacher_loaded(self) -> bool:
-        """Refuse rsl_rl's DistillationRunner, which asks for this first."""
+        """Refuse rsl_rl's DistillationRunner, which reads this first."""
         raise ValueError("TRPL learns from rewards: DistillationRunner needs algorithm.class_name Distillation")
 
     @property
@@ -131,7 +131,7 @@ class TRPL(PPO):
 
     @torch.no_grad()
     def _constraint(self) -> dict[str, float]:
-        """Return the entropy that this update is held to; the first update remembers where the schedule starts."""
+        """Return the entropy constraint of this update; the first update records where the schedule starts."""
         if not self.region.controls_entropy:
             return {}
         kept = self.optimizer.param_groups[0]
@@ -142,7 +142,7 @@ class TRPL(PPO):
         return self.region.constraint(initial=kept[INITIAL_ENTROPY], progress=progress, dim=old[0].shape[-1])
 
     def _step(self, loss: Tensor, rnd_loss: Tensor | None) -> None:
-        """Return one step of all optimisers; gradients are averaged over processes and clipped as PPO does it."""
+        """Do one step of all optimisers; average gradients over processes and clip them as PPO does."""
         self.optimizer.zero_grad()
         loss.backward()
         if rnd_loss is not None:
@@ -157,7 +157,7 @@ class TRPL(PPO):
             self.layout.rnd_optimizer.step()
 
     def _value_loss(self, values: Tensor, batch: Minibatch) -> Tensor:
-        """Squared error on the returns, clipped around the old values where PPO would."""
+        """Compute the squared error on the returns, clipped around the old values if PPO would."""
         error = (values - batch.returns).square()
         if not self.use_clipped_value_loss:
             return error.mean()
@@ -165,7 +165,7 @@ class TRPL(PPO):
         return torch.maximum(error, (near - batch.returns).square()).mean()
 
     def _rnd_loss(self, observations: Any) -> Tensor:
-        """Error of the predictor of random network distillation."""
+        """Compute the predictor's error in random network distillation."""
         rnd: Any = self.rnd
         with torch.no_grad():
             state = rnd.state_normalizer(rnd.get_rnd_state(observations))
@@ -173,7 +173,7 @@ class TRPL(PPO):
         return F.mse_loss(rnd.predictor(state), target)
 
     def _mirror_loss(self, batch: Minibatch, mirror: Mirror, size: int) -> Tensor:
-        """Disagreement of the action at mirrored observations with the mirrored action."""
+        """Compute the difference between the action at mirrored observations and the mirrored action."""
         observations = batch.observations if mirror.augments else mirror.observations(batch.observations)
         actions = self.layout.mean_action(observations.detach().clone())
         wanted = mirror.actions(actions[:size]).detach()
@@ -182,7 +182,7 @@ class TRPL(PPO):
 
     @torch.no_grad()
     def _adapt_learning_rate(self, predicted: Policy, old: Policy) -> None:
-        """PPO's rule: towards the desired mean KL, in factors of 1.5 between 1e-5 and 1e-2."""
+        """Apply PPO's rule: towards the desired mean KL, in factors of 1.5 between 1e-5 and 1e-2."""
         mean = kl(predicted, old).mean()
         if self.is_multi_gpu:
             torch.distributed.all_reduce(mean)
@@ -196,23 +196,23 @@ class TRPL(PPO):
 
     @torch.no_grad()
     def _audit(self) -> dict[str, float]:
-        """What acts next against what acted before: the exact KL in every state of the rollout."""
+        """Compare the new policy with the old one: the exact KL in every state of the rollout."""
         layout = self.layout
         batches = layout.minibatches(1)
         return self.region.measured((layout.policy(b), layout.policy_value(b.old_distribution_params)) for b in batches)
 
 
 def _first(p: DiagGaussian, size: int) -> DiagGaussian:
-    """Return the first states, detached; a shared standard deviation stays as it is."""
+    """Return the first states, detached; a shared standard deviation is kept."""
     return DiagGaussian(p.mean[:size].detach(), (p.std if p.shares_covariance else p.std[:size]).detach())
 
 
 @torch.no_grad()
 def _augment(batch: Minibatch, old: DiagGaussian, mirror: Mirror) -> DiagGaussian:
-    """Append the mirror images to a minibatch; the old policy there is the mirrored one.
+    """Append the mirror images to a minibatch; return the old policy with the mirrored one appended.
 
-    Its log-density at a mirrored action is that of the action itself, as PPO too takes it. A mirror swaps joints and
-    turns signs, so a standard deviation is what the mirror makes of one step of that size.
+    Its log-density at a mirrored action is that of the action itself, as in PPO. A mirror permutes joints and flips
+    signs, so a standard deviation is mirrored as the difference of two actions.
     """
     size = batch.observations.batch_size[0]
     batch.observations, batch.actions = mirror.function(env=mirror.env, obs=batch.observations, actions=batch.actions)
@@ -224,7 +224,7 @@ def _augment(batch: Minibatch, old: DiagGaussian, mirror: Mirror) -> DiagGaussia
     return DiagGaussian(mean, std)
 
 
-if not HAS_MODELS:  # rsl_rl 3.1 evaluates class_name in the module of its runner
+if not HAS_MODELS:  # rsl_rl 3.1 evaluates class_name in the namespace of its runner's module
     from rsl_rl.runners import on_policy_runner
 
     setattr(on_policy_runner, "TRPL", TRPL)  # noqa: B010

@@ -1,4 +1,4 @@
-"""How rsl_rl keeps its networks and minibatches: an actor and a critic (5.x), or one module for both (3.1)."""
+"""Access to rsl_rl's networks and minibatches: an actor and a critic (5.x), or one module for both (3.1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trpl.gaussians import DiagGaussian
 from trpl.integrations.trust_region import SharedDeviation
 
 EDGE = 1e-6
-"""rsl_rl keeps actions of a Beta distribution this far from the ends of its interval where it takes their density."""
+"""The distance from the ends of its interval to which rsl_rl clips actions of a Beta distribution for their density."""
 HAS_MODELS = util.find_spec("rsl_rl.models") is not None
 
 
@@ -36,14 +36,14 @@ class Minibatch:
     masks: Tensor | None
 
     def __post_init__(self) -> None:
-        """Copy what is a view of the storage, which rsl_rl fills in inference mode: no gradient may pass there."""
+        """Copy views of the storage, which rsl_rl fills in inference mode, so that gradients can be computed."""
         for name in ("actions", "values", "advantages", "returns", "old_actions_log_prob"):
             setattr(self, name, _outside_inference(getattr(self, name)))
         self.old_distribution_params = tuple(_outside_inference(x) for x in self.old_distribution_params)
 
 
 class Mirror(NamedTuple):
-    """The symmetry of a configuration: a function that appends mirrored samples, and what it is used for."""
+    """The symmetry of a configuration: a function that appends mirrored samples, and its uses."""
 
     function: Any
     env: Any
@@ -51,11 +51,11 @@ class Mirror(NamedTuple):
     loss_weight: float | None
 
     def actions(self, actions: Tensor) -> Tensor:
-        """Return the actions and behind them their mirror images."""
+        """Return the actions, followed by their mirror images."""
         return self.function(env=self.env, obs=None, actions=actions)[1]
 
     def observations(self, observations: TensorDict) -> TensorDict:
-        """Return the observations and behind them their mirror images."""
+        """Return the observations, followed by their mirror images."""
         return self.function(env=self.env, obs=observations, actions=None)[0]
 
 
@@ -84,7 +84,7 @@ class Models:
 
     @property
     def mirror(self) -> Mirror | None:
-        """The symmetry that the configuration asks for."""
+        """The symmetry of the configuration."""
         found = self.algorithm.symmetry
         if not found:
             return None
@@ -93,12 +93,12 @@ class Models:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether a network has a memory."""
+        """Whether a network is recurrent."""
         return self.algorithm.actor.is_recurrent or self.algorithm.critic.is_recurrent
 
     @property
     def networks(self) -> list[nn.Module]:
-        """The networks whose gradients are clipped, each by itself."""
+        """The networks whose gradients are clipped separately."""
         return [self.algorithm.actor, self.algorithm.critic]
 
     @property
@@ -107,7 +107,7 @@ class Models:
         return self.algorithm.rnd.optimizer
 
     def minibatches(self, num_epochs: int) -> Iterator[Minibatch]:
-        """Return the rollout, cut as rsl_rl cuts it."""
+        """Yield the rollout in rsl_rl's minibatches."""
         alg = self.algorithm
         storage = alg.storage
         generator = storage.recurrent_mini_batch_generator if self.is_recurrent else storage.mini_batch_generator
@@ -116,17 +116,17 @@ class Models:
             yield Minibatch(**{name: getattr(batch, name) for name in names})
 
     def policy(self, batch: Minibatch) -> Policy:
-        """What the network predicts now; one standard deviation where it is shared."""
+        """Predict the policy; a shared standard deviation has no batch axis."""
         actor = self.algorithm.actor
         actor(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[0], stochastic_output=True)
         return self.policy_value(actor.output_distribution_params)
 
     def policy_value(self, params: tuple[Tensor, ...]) -> Policy:
-        """Return the parameters of a distribution as rsl_rl keeps them, as a policy value."""
+        """Convert the parameters of a distribution, as rsl_rl stores them, to a policy value."""
         return Beta(*_single(params)) if self.is_beta else _gaussian(params, shared=self.shared is not None)
 
     def taken(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        """Return the actions and their log-density at collection: of a Beta distribution, between 0 and 1."""
+        """Return the actions and their log-density at collection; for a Beta distribution, on (0, 1)."""
         actions, log_prob = batch.actions, batch.old_actions_log_prob.squeeze(-1)
         if not self.is_beta:
             return actions, log_prob
@@ -135,15 +135,15 @@ class Models:
         return unit, log_prob + actions.shape[-1] * math.log(high - low)
 
     def values(self, batch: Minibatch) -> Tensor:
-        """Return the value function now."""
+        """Predict the values."""
         return self.algorithm.critic(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[1])
 
     def mean_action(self, observations: TensorDict) -> Tensor:
-        """Return the action without noise."""
+        """Return the noise-free action."""
         return self.algorithm.actor(observations)
 
     def finish(self) -> None:
-        """Update the normalisers where rsl_rl does it after the epochs (since 5.5)."""
+        """Update the normalisers, if rsl_rl does so after the epochs (since 5.5)."""
         alg = self.algorithm
         if not _normalises_after_the_epochs():
             return
@@ -169,7 +169,7 @@ class ActorCritic:
 
     @property
     def mirror(self) -> Mirror | None:
-        """The symmetry that the configuration asks for."""
+        """The symmetry of the configuration."""
         found = self.algorithm.symmetry
         if not found:
             return None
@@ -178,7 +178,7 @@ class ActorCritic:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether the network has a memory."""
+        """Whether the network is recurrent."""
         return self.algorithm.policy.is_recurrent
 
     @property
@@ -192,7 +192,7 @@ class ActorCritic:
         return self.algorithm.rnd_optimizer
 
     def minibatches(self, num_epochs: int) -> Iterator[Minibatch]:
-        """Return the rollout, cut as rsl_rl cuts it."""
+        """Yield the rollout in rsl_rl's minibatches."""
         alg = self.algorithm
         storage = alg.storage
         generator = storage.recurrent_mini_batch_generator if self.is_recurrent else storage.mini_batch_generator
@@ -203,13 +203,13 @@ class ActorCritic:
             )
 
     def policy(self, batch: Minibatch) -> DiagGaussian:
-        """What the network predicts now; one standard deviation where it is shared."""
+        """Predict the policy; a shared standard deviation has no batch axis."""
         policy = self.algorithm.policy
         policy.act(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[0])
         return self.policy_value((policy.action_mean, policy.action_std))
 
     def policy_value(self, params: tuple[Tensor, ...]) -> DiagGaussian:
-        """Mean and standard deviation as rsl_rl keeps them, as a Gaussian."""
+        """Convert mean and standard deviation, as rsl_rl stores them, to a Gaussian."""
         return _gaussian(params, shared=self.shared is not None)
 
     def taken(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
@@ -217,16 +217,16 @@ class ActorCritic:
         return batch.actions, batch.old_actions_log_prob.squeeze(-1)
 
     def values(self, batch: Minibatch) -> Tensor:
-        """Return the value function now."""
+        """Predict the values."""
         policy = self.algorithm.policy
         return policy.evaluate(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[1])
 
     def mean_action(self, observations: TensorDict) -> Tensor:
-        """Return the action without noise."""
+        """Return the noise-free action."""
         return self.algorithm.policy.act_inference(observations)
 
     def finish(self) -> None:
-        """Nothing: the normalisers are updated at each step."""
+        """Do nothing: the normalisers are updated at each step."""
 
 
 def _outside_inference(x: Tensor) -> Tensor:
@@ -234,18 +234,18 @@ def _outside_inference(x: Tensor) -> Tensor:
 
 
 def _single(params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """In at least single precision."""
+    """Convert half precision to single precision."""
     return tuple(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in params)
 
 
 def _gaussian(params: tuple[Tensor, ...], *, shared: bool) -> DiagGaussian:
-    """Return the standard deviation of the first state where all states share it."""
+    """Make a Gaussian; if `shared`, take the standard deviation of the first state."""
     mean, std = _single(params)
     return DiagGaussian(mean, std.reshape(-1, std.shape[-1])[0] if shared else std)
 
 
 def layout_of(algorithm: Any) -> Models | ActorCritic:
-    """Return the layout of the rsl_rl that is installed."""
+    """Return the layout of the installed rsl_rl."""
     return Models(algorithm) if HAS_MODELS else ActorCritic(algorithm)
 
 

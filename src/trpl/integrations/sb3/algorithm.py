@@ -1,7 +1,7 @@
-"""The update of the paper (Algorithm 2) inside Stable-Baselines3's on-policy loop.
+"""The paper's update (Algorithm 2) inside Stable-Baselines3's on-policy loop.
 
 Collection is Stable-Baselines3's own: the network acts, actions are clipped to the action space before `env.step`, and
-the buffer and the log-densities hold the raw ones.
+the buffer and the log-densities have the raw ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trpl.messages import nearest
 
 
 class Samples(NamedTuple):
-    """A rollout as tensors, or a minibatch of it; what all states share of the old policy has no batch axis."""
+    """A rollout as tensors, or a minibatch of it; shared arrays of the old policy have no batch axis."""
 
     observations: Any
     actions: Tensor
@@ -45,26 +45,26 @@ class Samples(NamedTuple):
 class TRPL(OnPolicyAlgorithm):
     """Policy gradient through a differentiable trust-region layer.
 
-    Defaults are the paper's table of MuJoCo hyperparameters. The old policy of an update is the network as it collected
-    the rollout, so a saved model holds it.
+    Defaults are the paper's table of MuJoCo hyperparameters. The old policy of an update is the network that collected
+    the rollout, so a saved model contains it.
 
     Args:
-        policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", a class derived from these, or any `ActorCriticPolicy`
-            that gives a Gaussian, a Categorical, several Categoricals or a Bernoulli.
-        env: The environment, or its name; its actions may be whatever PPO's may be.
+        policy: "MlpPolicy", "CnnPolicy", "MultiInputPolicy", a subclass of these, or any `ActorCriticPolicy` with a
+            Gaussian, a Categorical, several Categoricals or a Bernoulli.
+        env: The environment, or its name; it may have any actions that PPO supports.
         projection: "kl", "w2", "frobenius", or "kl-joint", whose one bound is the sum of the two. For discrete actions
             "kl" has one bound too, the sum of the two, and "w2" and "frobenius" do not exist.
         mean_bound: ε_μ, bound on the mean part of the distance to the old policy, in every state.
         cov_bound: ε_Σ, bound on the covariance part.
         projection_kwargs: Further arguments of the layer: `form`, `whitened`, `entropy_first`.
         regression_weight: α, weight of the penalty that pulls the network to its projection.
-        entropy_schedule: "none", "exponential" or "linear": the entropy is held above β, which goes from that of the
+        entropy_schedule: "none", "exponential" or "linear": the entropy stays above β, which goes from that of the
             first policy to `target_entropy`.
         target_entropy: κ, final entropy per action dimension.
         temperature: τ of the exponential schedule.
-        entropy_equality: Hold the entropy at β instead of above it.
-        learning_rate: Adam's, for the policy.
-        learning_rate_vf: Adam's, for the value function.
+        entropy_equality: Keep the entropy at β instead of above it.
+        learning_rate: Adam's rate for the policy.
+        learning_rate_vf: Adam's rate for the value function.
         n_steps: Steps of each environment per update.
         batch_size: Samples per minibatch.
         n_epochs: Passes over the rollout for the policy.
@@ -72,15 +72,15 @@ class TRPL(OnPolicyAlgorithm):
         gamma: Discount.
         gae_lambda: λ of the generalised advantage estimate.
         ent_coef: Weight of an entropy bonus.
-        normalize_advantage: Whether advantages are normalised in each minibatch.
-        rollout_buffer_class: As in Stable-Baselines3, as are the arguments after it.
-        rollout_buffer_kwargs: As in Stable-Baselines3.
-        stats_window_size: As in Stable-Baselines3.
-        tensorboard_log: As in Stable-Baselines3.
-        policy_kwargs: What `ActorCriticPolicy` takes, and `covariance="full"`, `contextual=True`.
-        verbose: As in Stable-Baselines3.
-        seed: As in Stable-Baselines3.
-        device: As in Stable-Baselines3.
+        normalize_advantage: Whether to normalise advantages in each minibatch.
+        rollout_buffer_class: See Stable-Baselines3.
+        rollout_buffer_kwargs: See Stable-Baselines3.
+        stats_window_size: See Stable-Baselines3.
+        tensorboard_log: See Stable-Baselines3.
+        policy_kwargs: Arguments of `ActorCriticPolicy`, and `covariance="full"`, `contextual=True`.
+        verbose: See Stable-Baselines3.
+        seed: See Stable-Baselines3.
+        device: See Stable-Baselines3.
     """
 
     policy: ActorCriticPolicy  # type: ignore[assignment]
@@ -158,7 +158,7 @@ class TRPL(OnPolicyAlgorithm):
         self.learning_rate_vf = learning_rate_vf
         self.batch_size, self.n_epochs, self.n_epochs_vf = batch_size, n_epochs, n_epochs_vf
         self.normalize_advantage = normalize_advantage
-        self.initial_entropy: float | None = None  # H₀: known at the first update
+        self.initial_entropy: float | None = None  # H₀, set by the first update
         self._n_updates = 0
         if _init_setup_model:
             self._setup_model()
@@ -178,7 +178,7 @@ class TRPL(OnPolicyAlgorithm):
 
     @property
     def layer(self) -> Any:
-        """The layer of the settings, for Gaussians."""
+        """The layer for Gaussians."""
         return self.region.layer
 
     def _excluded_save_params(self) -> list[str]:
@@ -199,9 +199,9 @@ class TRPL(OnPolicyAlgorithm):
         return super().learn(total_timesteps, callback, log_interval, tb_log_name, reset_num_timesteps, progress_bar)
 
     def train(self) -> None:
-        """Do one update: value function, policy epochs through the layer, covariance set, audit.
+        """Do one update: fit the value function, run policy epochs through the layer, set the covariance, audit.
 
-        The old policy is the network as it collected the rollout.
+        The old policy is the network that collected the rollout.
         """
         samples = self._samples()
         self._update_learning_rates()
@@ -227,7 +227,7 @@ class TRPL(OnPolicyAlgorithm):
             self.logger.record("train/entropy_target", target)
 
     def _check_finite(self, projected: Policy) -> None:
-        """Refuse a policy that is not finite: the layer does not look at values in the epochs."""
+        """Refuse a non-finite policy: the layer does not check values during the epochs."""
         if any(torch.isnan(x.sum()) for x in family_of(projected).arrays(projected)):
             raise ConvergenceError(
                 f"the policy is not finite after {self.num_timesteps} steps: try a smaller learning_rate or smaller"
@@ -236,7 +236,7 @@ class TRPL(OnPolicyAlgorithm):
 
     @torch.no_grad()
     def _samples(self) -> Samples:
-        """Return the rollout as tensors, in the order in which it was collected or in any other."""
+        """Return the rollout as tensors, in any order."""
         data = next(self.rollout_buffer.get(batch_size=None))
         return Samples(
             observations=data.observations,
@@ -248,7 +248,7 @@ class TRPL(OnPolicyAlgorithm):
         )
 
     def _minibatches(self, samples: Samples, num_epochs: int) -> Iterator[Samples]:
-        """Every sample once per epoch in a new order; a rollout is shuffled as a whole and then cut into views."""
+        """Yield each sample once per epoch in a new order: the rollout is shuffled as a whole, then split into views."""
         size, total = self.batch_size, len(samples.actions)
         for _ in range(num_epochs):
             order = torch.randperm(total, device=self.device)
@@ -257,7 +257,7 @@ class TRPL(OnPolicyAlgorithm):
                 yield _rows(shuffled, slice(start, start + size))
 
     def _fit_value(self, samples: Samples) -> float:
-        """Squared error on the GAE returns; the loss of the last minibatch."""
+        """Minimise the squared error on the GAE returns; return the loss of the last minibatch."""
         optimizer = value_optimizer(self.policy)
         loss = torch.zeros(())
         for batch in self._minibatches(samples, self.n_epochs_vf):
@@ -269,7 +269,7 @@ class TRPL(OnPolicyAlgorithm):
         return loss.item()
 
     def _fit_policy(self, samples: Samples, constraint: dict[str, float]) -> tuple[float, float]:
-        """Maximise surrogate − α · penalty of the projected policy (eq. 12); both as in the last minibatch."""
+        """Maximise surrogate − α · penalty of the projected policy (eq. 12); return both for the last minibatch."""
         policy, layer = self.policy, self.region.layer_of(samples.old)
         found = None
         for batch in self._minibatches(samples, self.n_epochs):
@@ -283,7 +283,7 @@ class TRPL(OnPolicyAlgorithm):
                 regression_weight=self.regression_weight,
                 entropy_weight=self.ent_coef,
                 normalise=self.normalize_advantage,
-                unbiased=True,  # as Stable-Baselines3 has it
+                unbiased=True,  # as in Stable-Baselines3
             )
             policy.optimizer.zero_grad()
             found.total.backward()
@@ -291,7 +291,7 @@ class TRPL(OnPolicyAlgorithm):
         return (0.0, 0.0) if found is None else (found.surrogate.item(), found.penalty.item())
 
     def _constraint(self, old: Policy) -> dict[str, float]:
-        """Give the entropy of this update as the layer's keyword, by the share of steps done before this rollout."""
+        """Return the entropy constraint of this update, by the share of steps done before this rollout."""
         if self.initial_entropy is None:
             self.initial_entropy = float(entropy(old).mean())
         before = self.num_timesteps - self.n_steps * self.n_envs
@@ -308,7 +308,7 @@ class TRPL(OnPolicyAlgorithm):
 
     @torch.no_grad()
     def _record(self, samples: Samples, here: Policy, projected: Policy) -> None:
-        """Record what acts next, measured against what acted before, over all states of the rollout."""
+        """Record the new policy's distances from the old one, over all states of the rollout."""
         total = kl(here, samples.old)
         audit = self.region.layer_of(here).audit(here, projected, samples.old)
         found = {
@@ -335,7 +335,7 @@ class TRPL(OnPolicyAlgorithm):
 
 
 def _rows(samples: Samples, index: Any) -> Samples:
-    """Some of the samples; what all states share of the old policy stays as it is."""
+    """Select samples; shared arrays of the old policy are kept."""
     observations, actions, advantages, returns, old_log_prob, old = samples
     if isinstance(observations, dict):
         observations = {name: part[index] for name, part in observations.items()}

@@ -28,22 +28,22 @@ class Part(NamedTuple):
 
 
 class ExactKL(BaseCallback):
-    """Log the true KL of every update over all states of its rollout, beside the estimate that the algorithm prints.
+    """Log the exact KL of every update over all states of its rollout, beside the algorithm's estimate.
 
         model = PPO("MlpPolicy", "Pendulum-v1")
         model.learn(100_000, callback=ExactKL(bound=0.03))
 
-    Logged are `exact/kl`, the mean; `exact/kl_max`, the worst state; `exact/kl_above`, the share of states above
-    `bound`; and `exact/kl_estimate`, PPO's estimator over the whole rollout after the whole update (`train/approx_kl`
-    is that of the minibatches of the last epoch, each before its step). `last` holds the divergence of every state.
+    It logs `exact/kl`, the mean; `exact/kl_max`, the worst state; `exact/kl_above`, the share of states above `bound`;
+    and `exact/kl_estimate`, PPO's estimator over the whole rollout after the whole update (`train/approx_kl` is that of
+    the minibatches of the last epoch, each before its step). `last` holds the divergence of every state.
 
     Args:
         bound: Count the states above this; None counts none.
-        prefix: Stands before the names.
-        verbose: As in Stable-Baselines3.
+        prefix: A prefix of the names.
+        verbose: See Stable-Baselines3.
 
     Raises:
-        TypeError: When training begins, if the algorithm has no rollouts, or its policy has a memory.
+        TypeError: When training begins, if the algorithm has no rollouts, or its policy is recurrent.
     """
 
     def __init__(self, bound: float | None = None, *, prefix: str = "exact/", verbose: int = 0) -> None:
@@ -87,7 +87,7 @@ class ExactKL(BaseCallback):
         return Part(observations, actions[:, 0] if isinstance(old, Categorical) else actions, old)
 
     def _batches(self) -> Iterator[tuple[Any, Tensor]]:
-        """Observations and actions of the rollout that has just been collected."""
+        """Yield observations and actions of the last rollout."""
         buffer, device = self.model.rollout_buffer, self.model.device  # type: ignore[attr-defined]
         actions = buffer.actions.reshape(-1, buffer.actions.shape[-1])
         for start in range(0, len(actions), STATES_AT_ONCE):
@@ -106,12 +106,12 @@ class ExactKL(BaseCallback):
 
 
 def _flat(x: np.ndarray) -> np.ndarray:
-    """Return the axes of steps and environments as one; an observation that is a single number becomes a vector."""
+    """Merge the axes of steps and environments; an observation that is a single number becomes a vector."""
     return x.reshape(-1, *x.shape[2:])
 
 
 def _value(distribution: Any) -> Policy:
-    """Return the policy value inside a distribution of Stable-Baselines3."""
+    """Extract the policy value from a distribution of Stable-Baselines3."""
     inside = getattr(distribution, "distribution", None)
     if isinstance(inside, list):  # MultiDiscrete
         return Product(tuple(Categorical(part.logits) for part in inside))

@@ -24,10 +24,10 @@ ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.ELU: "elu"}
 def from_model(
     model: Any, vec_normalize: VecNormalize | bool | None
 ) -> tuple[Deployable, Callable[[np.ndarray], np.ndarray]]:
-    """Read the policy of an on-policy model with its normaliser; gives the model's own answer for raw observations too.
+    """Read the policy of an on-policy model and its normaliser; return the model's own prediction function too.
 
-    The normaliser is that of the model's environment unless another is given; False says that there is none. Actions
-    are what `model.predict` gives: clipped to a Box, a whole number for `Discrete`, arrays of them for `MultiDiscrete`
+    The normaliser is that of the model's environment unless another is given; False means that there is none. Actions
+    are those of `model.predict`: clipped to a Box, a whole number for `Discrete`, arrays of them for `MultiDiscrete`
     and `MultiBinary`.
     """
     if not isinstance(model, OnPolicyAlgorithm) or not isinstance(model.policy, ActorCriticPolicy):
@@ -67,21 +67,21 @@ def _acting(space: spaces.Space, policy: ActorCriticPolicy) -> Deployable:
 
 
 def _normaliser(model: OnPolicyAlgorithm, given: VecNormalize | bool | None) -> VecNormalize | None:
-    """Find the normaliser: the one given, or that of the model's environment; refuse where it cannot be known."""
+    """Find the normaliser: the given one, or that of the model's environment; refuse if it is unknown."""
     if given is False:
         return None
     if given is not None and not isinstance(given, bool):
         return given
     if model.get_env() is None:
         raise ExportError(
-            "the model has no environment, so it cannot be known whether its observations were normalised: give"
-            " vec_normalize=VecNormalize.load(...), or vec_normalize=False where there was none"
+            "the model has no environment, so it is unknown whether its observations were normalised: give"
+            " vec_normalize=VecNormalize.load(...), or vec_normalize=False if they were not"
         )
     return model.get_vec_normalize_env()
 
 
 def _layers(policy: ActorCriticPolicy) -> tuple[Layer, ...]:
-    """Linear layers with the activation after each."""
+    """Return the linear layers, each with its activation."""
     hidden = getattr(policy.mlp_extractor, "policy_net", None)
     if not isinstance(hidden, nn.Sequential):
         raise ExportError("only a policy_net that is an nn.Sequential can be exported")

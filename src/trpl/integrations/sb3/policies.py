@@ -1,6 +1,6 @@
-"""Actor-critic policies for Stable-Baselines3 with the covariances it lacks: full ones, and one per state.
+"""Actor-critic policies for Stable-Baselines3 with the covariances it lacks: full and contextual ones.
 
-Policy and value function share nothing, not even a features extractor, unless they are told to.
+By default policy and value function share nothing, not even a features extractor.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from trpl.policies.weights import SPREADS
 
 SPREAD_GAIN = 0.01
 WITHOUT_SDE = (
-    "noise that depends on the state between updates has no trust region of its own: policy_kwargs={'contextual': True}"
+    "noise that depends on the state between updates has no trust region: policy_kwargs={'contextual': True}"
     " gives a standard deviation for each state instead"
 )
 
 
 class GaussianDistribution(Distribution):
-    """A Gaussian value as Stable-Baselines3 expects a distribution."""
+    """A Gaussian value behind Stable-Baselines3's interface of a distribution."""
 
     def __init__(self, gaussian: Gaussian) -> None:
         super().__init__()
         self.gaussian = gaussian
 
     def proba_distribution_net(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("a GaussianDistribution has no networks: the policy builds them, and hands over a Gaussian")
+        raise TypeError("a GaussianDistribution has no networks: the policy builds them, and passes a Gaussian")
 
     def proba_distribution(self, gaussian: Gaussian) -> GaussianDistribution:
         return GaussianDistribution(gaussian)
@@ -66,10 +66,10 @@ class GaussianDistribution(Distribution):
 
 
 class MlpPolicy(ActorCriticPolicy):
-    """For `Box` actions a Gaussian with a diagonal or full covariance, one for all states or one each (`contextual`).
+    """A Gaussian for `Box` actions with a diagonal or full covariance, shared or `contextual`.
 
-    The covariance is parametrised as in `trpl.policies.covariances`; standard deviations are exp(log_std_init) at
-    first. For other actions, and in everything else, it is as `ActorCriticPolicy`.
+    The covariance is parametrised as in `trpl.policies.covariances`; initial standard deviations are exp(log_std_init).
+    For other actions, and otherwise, it is an `ActorCriticPolicy`.
     """
 
     def __init__(
@@ -126,13 +126,13 @@ class MlpPolicy(ActorCriticPolicy):
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
     def gaussian(self, obs: PyTorchObs) -> Gaussian:
-        """Predict the Gaussian for each observation, of a policy on `Box` actions.
+        """Predict the Gaussian of each observation, for `Box` actions.
 
         Args:
             obs: A batch of observations.
 
         Returns:
-            The Gaussians; the covariance has no batch axis when it is shared.
+            The Gaussians; a shared covariance has no batch axis.
         """
         found = self.get_distribution(obs)
         assert isinstance(found, GaussianDistribution)
@@ -140,10 +140,10 @@ class MlpPolicy(ActorCriticPolicy):
 
     @torch.no_grad()
     def settle(self, projected: Policy) -> None:
-        """Set a covariance that all states share to that of a projection.
+        """Set a shared covariance to that of a projection.
 
         Args:
-            projected: The projected policy; policies without such a covariance are left as they are.
+            projected: The projected policy; policies without a shared covariance are left unchanged.
         """
         if isinstance(self.action_space, spaces.Box) and not self.contextual:
             self.spread.copy_(covariances.raw_from(covariances.share_covariance(projected)))
@@ -156,14 +156,14 @@ class MlpPolicy(ActorCriticPolicy):
 
 
 class CnnPolicy(MlpPolicy):
-    """The same with a convolutional features extractor, for images."""
+    """An `MlpPolicy` with a convolutional features extractor, for images."""
 
     def __init__(self, *args: Any, features_extractor_class: Any = NatureCNN, **kwargs: Any) -> None:
         super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)
 
 
 class MultiInputPolicy(MlpPolicy):
-    """The same for dictionaries of observations."""
+    """An `MlpPolicy` for dictionaries of observations."""
 
     def __init__(self, *args: Any, features_extractor_class: Any = CombinedExtractor, **kwargs: Any) -> None:
         super().__init__(*args, features_extractor_class=features_extractor_class, **kwargs)

@@ -1,7 +1,7 @@
-"""What TRPL needs of any actor-critic policy of Stable-Baselines3: its distribution, and its parameters by halves.
+"""TRPL's access to any actor-critic policy of Stable-Baselines3: its distribution, and its two sets of parameters.
 
-The policy's optimiser has all parameters but those of the value function alone; a features extractor that both share
-learns with the policy, since fitting the value function would move the policy.
+The policy's optimiser has all parameters except those of the value function alone; a shared features extractor learns
+with the policy, since fitting the value function would change the policy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KNOWN = "a Gaussian, a Categorical, several Categoricals, or a Bernoulli"
 
 
 def predicted(policy: ActorCriticPolicy, observations: PyTorchObs) -> Policy:
-    """Give the policy's distribution for each observation as a value; a covariance that all share has no batch axis."""
+    """Return the policy's distribution of each observation as a value; a shared covariance has no batch axis."""
     found = value_of(policy.get_distribution(observations))
     if isinstance(found, DiagGaussian) and _shares_log_std(policy):
         return DiagGaussian(found.mean, policy.log_std.exp())
@@ -32,10 +32,10 @@ def predicted(policy: ActorCriticPolicy, observations: PyTorchObs) -> Policy:
 
 
 def value_of(distribution: d.Distribution) -> Policy:
-    """Take the value out of a distribution of Stable-Baselines3.
+    """Extract the value from a distribution of Stable-Baselines3.
 
     Raises:
-        ValueError: It is of no family that has a trust region.
+        ValueError: It is of no family with a trust region.
     """
     inner: Any = getattr(distribution, "distribution", None)
     if isinstance(distribution, GaussianDistribution):
@@ -43,7 +43,7 @@ def value_of(distribution: d.Distribution) -> Policy:
     if isinstance(distribution, d.StateDependentNoiseDistribution):
         raise ValueError(f"use_sde: {WITHOUT_SDE}")
     if isinstance(distribution, d.SquashedDiagGaussianDistribution):
-        raise ValueError("a squashed Gaussian keeps no actions as of before the squashing, which a ratio needs")
+        raise ValueError("a squashed Gaussian does not store actions before squashing, which a ratio needs")
     if isinstance(distribution, d.DiagGaussianDistribution):
         return DiagGaussian(inner.mean, inner.stddev)
     if isinstance(distribution, d.CategoricalDistribution):
@@ -61,7 +61,7 @@ def log_prob(value: Policy, actions: Tensor) -> Tensor:
 
 
 def settle(policy: ActorCriticPolicy, projected: Policy) -> bool:
-    """Set a covariance that all states share to that of a projection; tells whether there is one."""
+    """Set a shared covariance to that of a projection; return whether there is one."""
     own = getattr(policy, "settle", None)
     if own is not None:
         own(projected)
@@ -74,13 +74,13 @@ def settle(policy: ActorCriticPolicy, projected: Policy) -> bool:
 
 
 def _shares_log_std(policy: ActorCriticPolicy) -> bool:
-    """Tell whether the deviation is the parameter that Stable-Baselines3 itself makes, and nothing else."""
+    """Tell whether the deviation is the parameter that Stable-Baselines3 itself makes."""
     plain = type(policy)._get_action_dist_from_latent is ActorCriticPolicy._get_action_dist_from_latent
     return plain and isinstance(getattr(policy, "log_std", None), nn.Parameter)
 
 
 def add_optimisers(policy: ActorCriticPolicy, lr_schedule: Schedule) -> None:
-    """Give policy and value function an optimiser each, of the policy's own kind: `optimizer`, `value_optimizer`."""
+    """Give policy and value function an optimiser each, of the policy's class: `optimizer`, `value_optimizer`."""
     own = value_parameters(policy)
     of_value = {id(parameter) for parameter in own}
     rest = [parameter for parameter in policy.parameters() if id(parameter) not in of_value]
@@ -90,7 +90,7 @@ def add_optimisers(policy: ActorCriticPolicy, lr_schedule: Schedule) -> None:
 
 
 def value_optimizer(policy: ActorCriticPolicy) -> torch.optim.Optimizer:
-    """Give the optimiser that `add_optimisers` made for the value function."""
+    """Return the optimiser that `add_optimisers` made for the value function."""
     return policy.value_optimizer  # type: ignore[return-value]
 
 

@@ -1,4 +1,4 @@
-"""The settings of GRPO with a trust region: those of `trl`, four more, and no clip unless one is asked for."""
+"""The settings of GRPO with a trust region: those of `trl`, four more, and no clip by default."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trpl.errors import ConfigError
 
 @dataclass
 class TrustRegionGRPOConfig(GRPOConfig):
-    """`GRPOConfig` with a trust region in the place of the clip.
+    """`GRPOConfig` with a trust region in place of the clip.
 
     Attributes:
         trust_region_bound: ε, the largest KL of a token's projected policy to the old one; `inf` switches it off.
         regression_weight: α, the weight of KL(network ‖ projected policy), which pulls the network into the region.
-        kept_tokens: Ids kept per token, the sampled one among them; all others are one more class.
+        kept_tokens: Ids kept per token, including the sampled one; all others are lumped into one class.
         kept_mass: Keep only as many of them as hold this probability under the old policy.
         epsilon: The ratio's clip, off by default; a number clips the projected ratio as well.
 

@@ -1,7 +1,7 @@
-"""A transformers model that scores kept ids: one more way to call its forward, and the stand-in that calls it.
+"""Scoring of kept ids by a transformers model: an additional argument of its forward, and a proxy that passes it.
 
-`trl` scores completions by `model(**inputs, labels=labels, fused_lm_head=True)`, in the forward, so that wrappers for
-several devices and adapters see the call. A request for kept ids goes the same way.
+`trl` scores completions by `model(**inputs, labels=labels, fused_lm_head=True)`, through the forward, so that wrappers
+for several devices and adapters see the call. A request for kept ids takes the same path.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from transformers import PretrainedConfig, PreTrainedModel
 from trpl.families.sparse import SparseCategorical
 from trpl.torch.head import Head, choose_kept, score_kept
 
-MULTIPLIERS = ("logit_scale", "output_multiplier", "lm_head_multiplier")  # how configs call a factor on the logits
+MULTIPLIERS = ("logit_scale", "output_multiplier", "lm_head_multiplier")  # configs' names for a factor on the logits
 
 
 class Choose(NamedTuple):
-    """Ask for the ids to keep: those of the sampled tokens, and the most likely others."""
+    """A request to choose the kept ids: those of the sampled tokens, and the most likely others."""
 
     kept_tokens: int
     kept_mass: float
@@ -29,7 +29,7 @@ class Choose(NamedTuple):
 
 
 class Score(NamedTuple):
-    """Ask for the log-probabilities of the old policy's ids, at the tokens of the mask `[batch, time]`."""
+    """A request for the log-probabilities of the old policy's ids, at the tokens of the mask `[batch, time]`."""
 
     old: SparseCategorical
     mask: Tensor
@@ -40,7 +40,7 @@ class Score(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """The forward's answer: a sparse policy and the entropy of the tokens in the mask, flat."""
+    """The forward's result: a sparse policy and the entropy of the tokens in the mask, flat."""
 
     mask: Tensor
     ids: Tensor
@@ -50,7 +50,7 @@ class Scored(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What `trl` reads of a scored sequence."""
+    """The fields that `trl` reads of a scored sequence."""
 
     log_probs: Tensor
     entropy: Tensor
@@ -58,18 +58,18 @@ class Answer(NamedTuple):
 
 
 class Reader(Protocol):
-    """What is done with the scores of one call."""
+    """A consumer of the scores of one call."""
 
     def __call__(self, scored: Scored, rows: slice) -> Tensor:
-        """The log-probabilities of the sampled tokens of these sequences that `trl` is given, of the mask's shape."""
+        """Return the log-probabilities for `trl` of these sequences' sampled tokens, of the mask's shape."""
         ...
 
 
 def add_kept_scores(model: PreTrainedModel, *, temperature: float, float32_head: bool = False) -> None:
-    """Let `model(..., labels=labels, kept=request)` answer with `Scored`; every other call stays as it is."""
+    """Make `model(..., labels=labels, kept=request)` return `Scored`; every other call is unchanged."""
     unchanged = model.forward
 
-    @functools.wraps(type(model).forward)  # generation reads the signature
+    @functools.wraps(type(model).forward)  # generation inspects the signature
     def forward(self: PreTrainedModel, *args: Any, kept: Choose | Score | None = None, **kwargs: Any) -> Any:
         if kept is None:
             return unchanged(*args, **kwargs)
@@ -82,7 +82,7 @@ def add_kept_scores(model: PreTrainedModel, *, temperature: float, float32_head:
         else:
             mask = kept.mask.bool() & (labels != -100)[:, -kept.mask.shape[1] :]
         num_last = mask.shape[1]
-        # the state before a token predicts it
+        # the hidden state before a token predicts it
         hidden = states.last_hidden_state[:, -num_last - 1 : -1].to(head.weight.device)
         mask = mask.to(hidden.device)
         hidden = hidden[mask].float() if float32_head else _as_autocast(hidden[mask])
@@ -98,15 +98,15 @@ def add_kept_scores(model: PreTrainedModel, *, temperature: float, float32_head:
 
 
 def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
-    """Return the vocabulary head of a causal language model as its configuration describes it.
+    """Return the vocabulary head of a causal language model, as its configuration describes it.
 
     Raises:
-        ValueError: A model without a vocabulary head, with a matrix that DeepSpeed ZeRO-3 has spread over devices, or
-            with an adapter on its head that is not LoRA's.
+        ValueError: A model without a vocabulary head, with a matrix that DeepSpeed ZeRO-3 has partitioned, or with an
+            adapter on its head other than LoRA.
     """
     output = model.get_output_embeddings()
     if output is None:
-        raise ValueError(f"{type(model).__name__} has no output embeddings; a causal language model is wanted")
+        raise ValueError(f"{type(model).__name__} has no output embeddings; it must be a causal language model")
     weight, bias = adapted(output), getattr(output, "bias", None)
     if hasattr(weight, "ds_id"):
         raise ValueError("the output embedding is partitioned by DeepSpeed ZeRO-3, which is not supported")
@@ -123,10 +123,10 @@ def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
 
 
 def adapted(output: Any) -> Tensor:
-    """The vocabulary matrix with what LoRA on the head itself adds to it, which trl's own head leaves out.
+    """Return the vocabulary matrix including LoRA on the head itself, which trl's own head omits.
 
     Raises:
-        ValueError: Another kind of adapter on the head.
+        ValueError: The head has another kind of adapter.
     """
     if not hasattr(output, "base_layer") or output.disable_adapters or output.merged:
         return output.weight
@@ -137,7 +137,7 @@ def adapted(output: Any) -> Tensor:
 
 
 def logit_scale(config: PretrainedConfig) -> float:
-    """Return the factor on the logits, under any of the names that models have for it."""
+    """Return the factor on the logits, under any of the names that models use for it."""
     for name in MULTIPLIERS:
         factor = getattr(config, name, None)
         if factor is not None:
@@ -145,11 +145,11 @@ def logit_scale(config: PretrainedConfig) -> float:
     divisor = getattr(config, "logits_scaling", None)
     if divisor is None:
         return 1.0
-    return float(divisor) if config.model_type == "hyperclovax" else 1.0 / float(divisor)  # the one that multiplies
+    return float(divisor) if config.model_type == "hyperclovax" else 1.0 / float(divisor)  # hyperclovax multiplies
 
 
 class Scorer:
-    """Stands in for the model where `trl` scores completions; remembers what was scored."""
+    """A proxy of the model for `trl`'s scoring of completions, which records the scores."""
 
     def __init__(self, model: nn.Module, request: Choose | Score, read: Reader) -> None:
         self.model, self.request, self.read = model, request, read
@@ -174,7 +174,7 @@ class Chosen:
         return scatter(scored.log_probs[:, 0], scored.mask)
 
     def policy(self) -> SparseCategorical:
-        """Ids `[batch, time, K]`, −1 where there is none, and log-probabilities `[batch, time, K + 1]`."""
+        """Return ids `[batch, time, K]`, −1 in unused places, and log-probabilities `[batch, time, K + 1]`."""
         width = max(part.ids.shape[1] for part in self.parts)
         ids, log_probs = [], []
         for mask, kept, scores, *_ in self.parts:
@@ -189,12 +189,12 @@ class Chosen:
 
 
 def scatter(values: Tensor, mask: Tensor) -> Tensor:
-    """Values of the tokens in the mask at their places, 0 elsewhere; connected to the model also where none is."""
+    """Scatter the values of the tokens in the mask to their places, 0 elsewhere; in the model's graph even if empty."""
     return values.new_zeros(mask.shape).masked_scatter(mask, values)
 
 
 def _as_autocast(hidden: Tensor) -> Tensor:
-    """Hidden states in autocast's precision on a GPU; a CPU multiplies in float32 anyway."""
+    """Convert hidden states to autocast's precision on a GPU; a CPU multiplies in float32 anyway."""
     kind = hidden.device.type
     return hidden.to(torch.get_autocast_dtype(kind)) if kind != "cpu" and torch.is_autocast_enabled(kind) else hidden
 

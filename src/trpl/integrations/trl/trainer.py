@@ -1,8 +1,8 @@
-"""`TrustRegionGRPOTrainer`: trl's GRPO, given projected log-probabilities where it would compute and clip a ratio.
+"""`TrustRegionGRPOTrainer`: trl's GRPO with projected log-probabilities in place of a clipped ratio.
 
-Where trl scores fresh completions, the old policy's kept ids and log-probabilities are recorded and travel with the
-batch. Where trl computes the loss, it is given the log-probabilities of the projected policy; ratio, importance-
-sampling level, masks, normalisation and the other terms of the loss are trl's own.
+When trl scores fresh completions, the old policy's kept ids and log-probabilities are recorded and stored with the
+batch. When trl computes the loss, it gets the log-probabilities of the projected policy; ratio, importance-sampling
+level, masks, normalisation and the other terms of the loss are trl's own.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ OLD, IDS, LOG_PROBS = "old_per_token_logps", "old_kept_ids", "old_kept_log_probs
 
 
 class TrustRegionGRPOTrainer(GRPOTrainer):
-    """GRPO with an exact KL trust region around each token's old policy in the place of the clip.
+    """GRPO with an exact KL trust region around each token's old policy in place of the clip.
 
-    It takes what `GRPOTrainer` takes, with a `TrustRegionGRPOConfig`. While the policy that is trained is the one that
-    sampled, in the one optimiser step per batch of `num_iterations=1`, there is nothing to project and it is GRPO.
+    It takes the arguments of `GRPOTrainer`, with a `TrustRegionGRPOConfig`. As long as the trained policy is the one
+    that sampled, in the single optimiser step per batch of `num_iterations=1`, there is nothing to project and it is
+    GRPO.
 
     Args:
-        model: A model, or its name, as `GRPOTrainer` takes it.
+        model: A model, or its name; see `GRPOTrainer`.
         reward_funcs: Reward functions or models.
         args: The settings.
-        others: Everything else that `GRPOTrainer` takes.
+        others: Further arguments of `GRPOTrainer`.
 
     Raises:
         TypeError: Settings that are not a `TrustRegionGRPOConfig`.
@@ -98,13 +99,13 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
         self._next_scorer = lambda model, num: Scorer(model, Choose(args.kept_tokens, args.kept_mass, num), chosen)
         output = super()._generate_and_score_completions(inputs)
         self._next_scorer = None
-        if OLD in output:  # absent while the policy that is trained is the one that sampled
+        if OLD in output:  # absent if the trained policy is the one that sampled
             old = chosen.policy()
             mask = old.ids[..., 0] >= 0
             if not torch.equal(old.log_probs[..., 0][mask], output[OLD][mask]):
                 raise RuntimeError(
                     "trl's old log-probabilities are not those of the first scoring pass after generation: this "
-                    "version of trl scores in another order than the versions trpl was tried with"
+                    "version of trl scores in another order than the versions trpl was tested with"
                 )
             output[IDS], output[LOG_PROBS] = old
         elif args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations) != 0:
@@ -154,7 +155,7 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
 
     @property
     def _settings(self) -> TrustRegionGRPOConfig:
-        assert isinstance(self.args, TrustRegionGRPOConfig)  # as __init__ has made sure
+        assert isinstance(self.args, TrustRegionGRPOConfig)  # checked by __init__
         return self.args
 
 
@@ -162,20 +163,20 @@ def bare(model: nn.Module | None) -> PreTrainedModel:
     """Return the language model under its adapters, if it has any.
 
     Raises:
-        TypeError: Something that is not a model of transformers.
+        TypeError: The model is not a transformers model.
     """
-    under = getattr(model, "get_base_model", None)  # PEFT's
+    under = getattr(model, "get_base_model", None)  # of PEFT
     inner = model if under is None else under()
     if not isinstance(inner, PreTrainedModel):
-        raise TypeError(f"a model of transformers is wanted, not a {type(inner).__name__}")
+        raise TypeError(f"the model must be a transformers model, not a {type(inner).__name__}")
     return inner
 
 
 def token_weights(trainer: TrustRegionGRPOTrainer, mask: Tensor, inputs: dict[str, Any]) -> Tensor:
-    """The weight of each token's loss in the sum that trl makes of them, so that α means the same for every loss type.
+    """Return the weight of each token's loss in trl's sum, so that α has the same meaning for every loss type.
 
     Raises:
-        ValueError: A loss type that is not known.
+        ValueError: The loss type is unknown.
     """
     training, kind = trainer._training, trainer.loss_type
     steps = trainer.current_gradient_accumulation_steps if training else 1

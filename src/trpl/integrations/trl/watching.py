@@ -1,4 +1,4 @@
-"""What a run with trust regions should watch: exact KL per token, and how many tokens were projected."""
+"""Metrics of a run with trust regions: exact KL per token, and the share of projected tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Watch:
         self.maxima[mode] = torch.maximum(self.maxima[mode], highest) if mode in self.maxima else highest
 
     def flush(self, mode: str) -> dict[str, float]:
-        """Return the numbers to log, and start again; none if nothing was projected or could have been."""
+        """Return the metrics to log, and reset; empty if nothing could have been projected."""
         if mode not in self.sums:
             return {}
         count, *sums = self.sums.pop(mode).tolist()
