@@ -248,7 +248,7 @@ class TRPL(OnPolicyAlgorithm):
         )
 
     def _minibatches(self, samples: Samples, num_epochs: int) -> Iterator[Samples]:
-        """Yield each sample once per epoch in a new order: the rollout is shuffled as a whole, then split into views."""
+        """Yield each sample once per epoch in a new order: the rollout is shuffled whole, then split into views."""
         size, total = self.batch_size, len(samples.actions)
         for _ in range(num_epochs):
             order = torch.randperm(total, device=self.device)
