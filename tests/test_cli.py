@@ -93,7 +93,7 @@ def test_mistakes_are_answered_in_one_line(capsys, argv, said):
         (OSError(28, "No space left on device", "runs/x"), "runs/x: the disk is full"),
         (OSError(28, "No space left on device"), "the disk is full"),
         (PermissionError(13, "Permission denied", "runs"), "runs: Permission denied"),
-        (MemoryError(), "out of memory: smaller rollouts"),
+        (MemoryError(), "out of memory: use smaller rollouts"),
         (RuntimeError("odd"), "RuntimeError: odd (set TRPL_TRACEBACK=1 to see where)"),
     ],
 )

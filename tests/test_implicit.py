@@ -134,7 +134,7 @@ def test_a_second_derivative_is_an_error(framework):
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # by PyTorch itself, in its own decompositions
 def test_forward_mode_is_refused_in_words():
     x, t = torch.full((2,), 2.0), torch.ones(2)
-    words = "reverse mode only"
+    words = "reverse-mode derivatives only"
     with pytest.raises(NotImplementedError, match=words), torch.autograd.forward_ad.dual_level():
         product(torch.autograd.forward_ad.make_dual(x, t), x)
     with pytest.raises(NotImplementedError, match=words):

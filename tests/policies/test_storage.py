@@ -95,7 +95,7 @@ def signed(folder, change):
 def test_a_manifest_cannot_name_files_elsewhere(tmp_path, name):
     folder = write(tmp_path, 1)
     signed(folder, lambda content: content["files"].update({name: "0" * 64}))
-    with pytest.raises(CheckpointError, match="is not a file of it"):
+    with pytest.raises(CheckpointError, match="is not one of its files"):
         read_checkpoint(folder, part="state")
 
 
@@ -103,9 +103,9 @@ def test_a_manifest_cannot_name_files_elsewhere(tmp_path, name):
     ("change", "words"),
     [
         (lambda content: ["epoch"], "no readable manifest"),
-        (lambda content: content | {"epoch": "1"}, "another kind"),
-        (lambda content: content | {"meta": []}, "another kind"),
-        (lambda content: content | {"files": []}, "another kind"),
+        (lambda content: content | {"epoch": "1"}, "malformed manifest"),
+        (lambda content: content | {"meta": []}, "malformed manifest"),
+        (lambda content: content | {"files": []}, "malformed manifest"),
         (lambda content: content | {"files": {}}, r"lacks state\.safetensors"),
     ],
 )
@@ -136,13 +136,13 @@ def test_a_signed_file_that_is_no_file_of_arrays_is_refused(tmp_path, data):
         ({"mean/bias": np.array([np.nan], np.float32)}, "mean/bias is not an array of finite floats"),
         ({"mean/bias": np.array([1])}, "mean/bias is not an array of finite floats"),
         ({"mean/bias": np.zeros((1, 1))}, "do not fit together"),
-        ({"layer0/weight": np.zeros(3)}, "no matrix"),
+        ({"layer0/weight": np.zeros(3)}, "not a matrix"),
         ({"layer0/bias": np.zeros((3, 1))}, "do not fit together"),
         ({"mean/weight": np.zeros((4, 1))}, "do not fit together"),
         ({"observation/shift": np.zeros(3)}, "do not fit together"),
         ({"std/raw": np.zeros(2)}, "do not fit together"),
-        ({"observation/scale": np.array([1.0, 0.0])}, "no statistics of observations"),
-        ({"observation/shift": np.array([1.0, -1e300])}, "no statistics of observations"),
+        ({"observation/scale": np.array([1.0, 0.0])}, "not valid statistics of observations"),
+        ({"observation/shift": np.array([1.0, -1e300])}, "not valid statistics of observations"),
         ({"std/raw": None, "std/weight": np.zeros((2, 1)), "std/bias": np.zeros(1)}, "do not fit together"),
         ({"std/raw": None, "chol/raw": np.zeros(2)}, "do not fit together"),
     ],
