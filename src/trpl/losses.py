@@ -94,7 +94,7 @@ def trust_region_loss(
         penalties: The layer's penalty between predicted and projected policy, state by state.
         regression_weight: α.
         entropy_weight: w, the weight of an entropy bonus.
-        normalise: Whether the advantages are normalised over the minibatch.
+        normalise: Whether to normalise the advantages over the minibatch.
         unbiased: Which deviation normalises the advantages; see `normalised`.
 
     Returns:

@@ -113,7 +113,7 @@ def _stretch(e: Engine, rest: Matrix) -> PerState:
 
 
 def _lyapunov_decomposed(e: Engine, s: Matrix, c: Matrix) -> tuple[Matrix]:
-    """Solve in the eigenbasis of s, with sums as denominators: equal eigenvalues and s = I are no special cases."""
+    """Solve in the eigenbasis of s, with sums as denominators: equal eigenvalues and s = I are not special cases."""
     xp = e.xp
     values, basis = xp.linalg.eigh(s)
     values = xp.clip(values, xp.finfo(s.dtype).smallest_normal, None)

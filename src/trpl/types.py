@@ -1,8 +1,8 @@
 """Types of arrays with their shapes, for the whole maths.
 
-The aliases carry shapes for `jaxtyping`: the tests check them at run time (tests/conftest.py). Users pay nothing:
-unless `jaxtyping` is loaded each alias is `Any`, and it is no dependency of the package. A static checker sees `Any` as
-well: an array of one's own framework goes in and comes out, and no protocol of a common array would let it.
+The aliases carry shapes for `jaxtyping`: the tests check them at run time (tests/conftest.py). At no cost to users:
+unless `jaxtyping`, which is not a dependency, is loaded, each alias is `Any`. A static checker sees `Any` too: arrays
+keep the type of the caller's framework, which no common array protocol could express.
 """
 
 from __future__ import annotations
@@ -34,4 +34,4 @@ Vector: TypeAlias = Float[Array, "... d"]
 Matrix: TypeAlias = Float[Array, "... d d"]
 """A square matrix for each state: Cholesky factors, covariances."""
 Scale: TypeAlias = Float[Array, "... d"]
-"""What stands for a covariance: standard deviations `[…, d]` or a Cholesky factor `[…, d, d]`."""
+"""The representation of a covariance: standard deviations `[…, d]` or a Cholesky factor `[…, d, d]`."""

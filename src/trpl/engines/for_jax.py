@@ -109,10 +109,10 @@ class JaxEngine:
 
     def power_sums(self, w: Any, x: Any, num: int) -> tuple[Any, ...]:
         first, *others = powers(w, x, num)
-        return self.xp.sum(first, axis=-1), *self._sums(others)  # part of one sum, an exponential would be slow
+        return self.xp.sum(first, axis=-1), *self._sums(others)  # in a joint sum an exponential is not vectorised
 
     def _sums(self, terms: list[Any]) -> tuple[Any, ...]:
-        """The sums over the last axis, of short rows in one loop."""
+        """Sum each term over the last axis; short rows in one loop."""
         shape = self.xp.broadcast_shapes(*(x.shape for x in terms))
         if shape[-1] > SHORT_ROW:
             return tuple(self.xp.sum(x, axis=-1) for x in terms)

@@ -99,7 +99,7 @@ class Engine(Protocol):
         ...
 
     def dots(self, *pairs: tuple[Array, Array]) -> tuple[Array, ...]:
-        """⟨x, y⟩ over the last axis for each pair, in one go over the arrays."""
+        """Compute ⟨x, y⟩ over the last axis for each pair, in one pass over the arrays."""
         ...
 
     def power_sums(self, w: Array, x: Array, num: int) -> tuple[Array, ...]:

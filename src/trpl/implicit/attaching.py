@@ -22,7 +22,7 @@ def attach(problem: Problem, inputs: Sequence[Array | float]) -> tuple[Array, ..
 
     Args:
         problem: The problem.
-        inputs: Its inputs: arrays of one framework and numbers, of which the first is an array.
+        inputs: Its inputs: arrays of one framework and numbers; the first is an array.
 
     Returns:
         One array per output. An output that is known to equal its input is the same object.

@@ -8,7 +8,7 @@ from trpl.messages import needs
 
 with needs("jax"):
     from trpl.jax import layers
-    from trpl.jax.layers import *  # noqa: F403 - the list of layers stands beside them
+    from trpl.jax.layers import *  # noqa: F403 - layers.py lists the layers
 
 __all__: list[str] = []
 __all__ += layers.__all__

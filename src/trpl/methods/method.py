@@ -83,7 +83,7 @@ class Method:
         row: Its row in the paper's Table 1, counted from 0; rows come in blocks of three.
         contextual: Whether it supports contextual covariances.
         needs_gaussian: Whether it is restricted to Gaussian policies, excluding discrete, Beta and hybrid ones.
-        controls_entropy: Whether it is the variant of a method with entropy control, which the paper compares apart.
+        controls_entropy: Whether it is a variant with entropy control, which the paper compares separately.
         figures: Named figures that include it.
     """
 

@@ -209,9 +209,9 @@ class CategoricalPath:
 
     @functools.cached_property
     def _masked(self) -> tuple[PerState | float, Mask | None]:
-        """The KL that the support alone costs, and the states whose prediction allows what the old policy forbids.
+        """The KL due to the support alone, and the states whose prediction allows a class that the old policy forbids.
 
-        Looked for only if there is a class without support.
+        Computed only if some class has no support.
         """
         e, xp, support = self.e, self.e.xp, self.support
         if support is None:

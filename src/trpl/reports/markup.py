@@ -74,7 +74,7 @@ def wide(content: Markup) -> Markup:
 
 
 def embedded_json(value: Any) -> Markup:
-    """Write `value` as JSON that cannot end the script element it stands in; NaN is refused, as JSON has none."""
+    """Convert `value` to JSON that cannot end its script element; refuse NaN, which JSON lacks."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -10,7 +10,7 @@ from trpl.messages import needs
 with needs("torch"):
     from trpl.implicit import for_torch as _adapter  # noqa: F401 - compilers need its operators beforehand
     from trpl.torch import layers
-    from trpl.torch.layers import *  # noqa: F403 - the list of layers stands beside them
+    from trpl.torch.layers import *  # noqa: F403 - layers.py lists the layers
 
 torch_engine()  # made here because `torch.compile` cannot trace its construction
 

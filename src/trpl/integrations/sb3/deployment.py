@@ -41,7 +41,7 @@ def from_model(
 
     def own(observations: np.ndarray) -> np.ndarray:
         actions = model.predict(observations, deterministic=True)[0]
-        return actions if found.head is None else actions.astype(model.action_space.dtype)  # bits come as floats
+        return actions if found.head is None else actions.astype(model.action_space.dtype)  # bits arrive as floats
 
     vec_normalize = _normaliser(model, vec_normalize)
     if vec_normalize is None or not vec_normalize.norm_obs:
@@ -56,7 +56,7 @@ def from_model(
 
 
 def _acting(space: spaces.Space, policy: ActorCriticPolicy) -> Deployable:
-    """The layers, and how their outputs become actions of the space."""
+    """Read the layers, and the conversion of their outputs to actions of the space."""
     if not isinstance(space, spaces.Box):  # the outputs are logits, in the order of the trainer's own heads
         return Deployable(_layers(policy), head=head_of(space, Task("the model's environment")))
     if policy.squash_output or len(space.shape) != 1:
