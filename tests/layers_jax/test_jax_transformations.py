@@ -126,6 +126,7 @@ def test_layers_with_array_bounds_compare_and_hash_by_content():
     assert one != KLProjection(jnp.array([0.1, 0.2]), 0.01, check=False)
     assert KLProjection(0.1, np.array(0.2)) == KLProjection(0.1, jnp.array(0.2))
     assert len({one, same, other}) == 2
+    assert len({JointKLProjection((0.1, jnp.array(0.2))), JointKLProjection((0.1, jnp.array(0.2)))}) == 1
     assert jax.jit(lambda layer, x: x + layer.cov_bound, static_argnums=0)(one, 1.0) == pytest.approx(1.01)
     jax.jit(lambda layer: hash(layer) and layer.mean_bound)(one)  # a tracer is itself alone
 
@@ -139,6 +140,37 @@ def test_bounds_are_checked_when_a_layer_is_made():
             JointKLProjection(wrong)
     with pytest.raises(ValueError, match="min_entropy must be finite"):
         JointKLProjection(0.1, min_entropy=np.nan)
+    for wrong, words in WRONG_BOUNDS:
+        with pytest.raises(ValueError, match=f"mean_bound must be {words}"):
+            KLProjection(wrong, 0.1)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"bound\[1\] must be positive and finite; got -2"):
+        JointKLProjection((0.1, jnp.array(-2.0)))
+    KLProjection(jnp.array(-1.0), 0.1, check=False)  # no value is looked at
+    jax.jit(lambda bound: KLProjection(bound, 0.1).mean_bound)(0.1)  # nor where there is none
+
+
+WRONG_BOUNDS = [
+    (jnp.array([0.1, -0.5]), "positive and finite; got -0.5"),
+    (np.array(np.nan), "positive and finite; got nan"),
+    (jnp.array(1), "a float, not int"),
+    ("0.1", "a number or an array, not str"),
+    (None, "a number or an array, not NoneType"),
+    (True, "a number or an array, not bool"),
+    ([0.1, 0.2], "a number or an array, not list"),
+]
+
+
+def test_anything_may_stand_in_the_place_of_a_layers_leaves():
+    """JAX rebuilds pytrees with axes, None, gradients: these are no bounds, and none of them is checked."""
+    layers = KLProjection(jnp.array([0.1, 0.2]), jnp.array([0.01, 0.02]))
+    axes = jax.tree.map(lambda _: 0, layers)
+    predicted, old = policies(framework, gentle_pair("diag"))
+    both = jax.vmap(lambda layer: layer(predicted, old).mean, in_axes=(axes,))(layers)
+    for i in range(2):
+        alone = KLProjection(layers.mean_bound[i], layers.cov_bound[i])(predicted, old)
+        assert_allclose(both[i], alone.mean, rtol=1e-12)
+    assert jax.tree.map(lambda bound: -bound, KLProjection(0.1, 0.2)).cov_bound == -0.2
+    assert jax.tree_util.tree_leaves_with_path(layers)[0][0] == (jax.tree_util.GetAttrKey("mean_bound"),)
 
 
 @every_kind

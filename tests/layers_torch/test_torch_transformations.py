@@ -217,3 +217,13 @@ def test_bounds_are_checked_when_a_layer_is_made():
             JointKLProjection(wrong)
     with pytest.raises(ValueError, match="min_entropy must be finite"):
         JointKLProjection(0.1, min_entropy=np.inf)
+    for wrong, words in (
+        (torch.tensor([0.1, 0.0]), "positive and finite; got 0"),
+        (torch.nn.Parameter(torch.tensor(torch.nan)), "positive and finite; got nan"),
+        (torch.tensor(1), "a float, not int64"),
+        ("0.1", "a number or an array, not str"),
+        (None, "a number or an array, not NoneType"),
+    ):
+        with pytest.raises(ValueError, match=f"mean_bound must be {words}"):
+            KLProjection(wrong, 0.1)  # pyright: ignore[reportArgumentType]
+    KLProjection(torch.tensor(0.1, device="meta"), 0.1)  # no value to look at

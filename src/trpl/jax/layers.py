@@ -8,7 +8,7 @@ only to itself. `check=False` skips checks of values; `jit` skips them anyway, b
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -26,23 +26,55 @@ __all__ = ["FrobeniusProjection", "JointKLProjection", "KLProjection", "Wasserst
 Bound = float | jax.Array | np.ndarray | tuple[float | jax.Array | np.ndarray, ...]
 """A number, or an array with one per state; a tuple has one per part of a product."""
 
+Layer = TypeVar("Layer")
+
 
 def _static(default: Any) -> Any:
     return field(default=default, metadata={"static": True})
+
+
+def _pytree(layer: type[Layer]) -> type[Layer]:
+    """Register a layer's bounds as leaves and the rest as static.
+
+    Rebuilding a layer checks nothing, because JAX puts anything in the place of leaves: axes, tracers, cotangents.
+    """
+    named = fields(layer)  # pyright: ignore[reportArgumentType]
+    leaves = [item.name for item in named if not item.metadata.get("static")]
+    static = [item.name for item in named if item.metadata.get("static")]
+
+    def flatten(made: Any) -> tuple[Any, Any]:
+        return [getattr(made, name) for name in leaves], tuple(getattr(made, name) for name in static)
+
+    def flatten_with_keys(made: Any) -> tuple[Any, Any]:
+        found, rest = flatten(made)
+        return [(jax.tree_util.GetAttrKey(name), leaf) for name, leaf in zip(leaves, found, strict=True)], rest
+
+    def unflatten(rest: Any, found: Any) -> Any:
+        made = object.__new__(layer)
+        for name, value in zip((*leaves, *static), (*found, *rest), strict=True):
+            object.__setattr__(made, name, value)
+        return made
+
+    jax.tree_util.register_pytree_with_keys(layer, flatten_with_keys, unflatten, flatten)
+    return layer
+
+
+def _comparable(value: Any) -> Any:
+    """A bound as something that can be compared and hashed: an array by its values, a traced one by its identity."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_comparable, value))
+    if not isinstance(value, np.ndarray | jax.Array):
+        return value
+    values = values_of(value)
+    return id(value) if values is None else (values.shape, values.dtype.str, values.tobytes())
 
 
 class _ByContent:
     """Equality and hash by content, for a dataclass with arrays among its fields."""
 
     def _content(self) -> tuple[Any, ...]:
-        found = []
-        for item in fields(self):  # pyright: ignore[reportArgumentType]
-            value = getattr(self, item.name)
-            if isinstance(value, np.ndarray | jax.Array):
-                values = values_of(value)
-                value = id(value) if values is None else (values.shape, values.dtype.str, values.tobytes())
-            found.append(value)
-        return type(self), *found
+        named = fields(self)  # pyright: ignore[reportArgumentType]
+        return type(self), *(_comparable(getattr(self, item.name)) for item in named)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _ByContent) and self._content() == other._content()
@@ -54,7 +86,7 @@ class _ByContent:
         self.check_bounds()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclass(frozen=True, eq=False)
 class KLProjection(_ByContent, SeparateLayer):
     """Reverse KL: ½ Mahalanobis² of the mean and the covariance part of the KL, each within its bound.
@@ -88,7 +120,7 @@ class KLProjection(_ByContent, SeparateLayer):
         return KL()
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclass(frozen=True, eq=False)
 class WassersteinProjection(_ByContent, SeparateLayer):
     """Wasserstein-2 scaled by the old covariance, in the paper's commuting form or exact.
@@ -120,7 +152,7 @@ class WassersteinProjection(_ByContent, SeparateLayer):
         return Wasserstein(self.form)
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclass(frozen=True, eq=False)
 class FrobeniusProjection(_ByContent, SeparateLayer):
     """Frobenius norm of the change of covariance, plain or whitened by the old one.
@@ -148,7 +180,7 @@ class FrobeniusProjection(_ByContent, SeparateLayer):
         return Frobenius(self.whitened)
 
 
-@jax.tree_util.register_dataclass
+@_pytree
 @dataclass(frozen=True, eq=False)
 class JointKLProjection(_ByContent, JointLayer):
     """One KL bound for the whole distribution; the entropy target is part of the optimisation.

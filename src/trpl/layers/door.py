@@ -166,21 +166,34 @@ def _as_array(name: str, value: Any, like: Array, batch: tuple[int, ...]) -> Per
     return value if value.dtype == like.dtype else engine_of(like).xp.astype(value, like.dtype)
 
 
-def check_held(name: str, value: Any, *, positive: bool = True) -> None:
-    """Refuse, when a layer is made, a number that is invalid whatever the policies.
+def check_held(name: str, value: Any, *, positive: bool = True, parts: bool = False, check: bool = True) -> None:
+    """Refuse, when a layer is made, a bound or entropy that is invalid whatever the policies.
 
     Args:
-        name: The caller's name for the number.
-        value: A number, which is checked, or anything else, which is checked at the call.
-        positive: Whether it must be positive.
+        name: The caller's name for it.
+        value: A number, or an array with one for each state.
+        positive: Whether it must be positive and there; an entropy may be None.
+        parts: Whether there may be a tuple with one for each part of a product.
+        check: Whether the values of an array are looked at.
     """
-    if isinstance(value, tuple | list):  # one for each part of a product
+    if parts and isinstance(value, tuple | list):
         for i, own in enumerate(value):
-            check_held(f"{name}[{i}]", own, positive=positive)
+            check_held(f"{name}[{i}]", own, positive=positive, check=check)
         return
-    if not is_number(value):
+    if (value is None and not positive) or is_symbolic_number(value):
         return
-    if positive and not (float(value) > 0.0 and math.isfinite(float(value))):
-        raise ValueError(f"{name} must be positive and finite; got {value!r}")
-    if not math.isfinite(float(value)):
-        raise ValueError(f"{name} must be finite: no policy has an entropy of {value!r}")
+    if is_number(value) and not isinstance(value, bool):
+        found = np.asarray(float(value))
+    elif framework_of(value) is None:
+        raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
+    elif not is_floating(value):
+        raise ValueError(f"{name} must be a float, not {dtype_name(value)}")
+    else:
+        found = values_of(value) if check else None
+        if found is None:
+            return
+    good = np.isfinite(found) & (found > 0.0) if positive else np.isfinite(found)
+    if not good.all():
+        wrong = float(found[~good].ravel()[0])
+        limits = "positive and finite; got" if positive else "finite: no policy has an entropy of"
+        raise ValueError(f"{name} must be {limits} {wrong:g}")

@@ -61,8 +61,8 @@ class SeparateLayer:
 
     def check_bounds(self) -> None:
         """Refuse invalid bounds."""
-        check_held("mean_bound", self.mean_bound)
-        check_held("cov_bound", self.cov_bound)
+        check_held("mean_bound", self.mean_bound, check=self.check)
+        check_held("cov_bound", self.cov_bound, check=self.check)
 
     def forward(
         self,
@@ -167,8 +167,8 @@ class JointLayer:
 
     def check_bounds(self) -> None:
         """Refuse an invalid bound or entropy."""
-        check_held("bound", self.bound)
-        check_held("min_entropy", self.min_entropy, positive=False)
+        check_held("bound", self.bound, parts=True, check=self.check)
+        check_held("min_entropy", self.min_entropy, positive=False, parts=True, check=self.check)
 
     def _targets(self, min_entropy: Bound | None, entropy: Bound | None) -> dict[str, Bound | None]:
         """Return the call's entropy target if given, else the layer's."""
