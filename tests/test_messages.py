@@ -2,9 +2,11 @@
 
 import builtins
 import importlib
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +39,16 @@ def test_names_of_other_libraries_lead_to_ours():
         ("--device", "JAX_PLATFORMS=cpu"),
         ("--target-kl", "mean_bound and cov_bound"),
         ("--sede", "did you mean '--seed'?"),
-        ("--banana", "unrecognised argument '--banana' (see"),
+        ("--hidden-size", "did you mean '--hidden-sizes'?"),
+        ("--checkpoint", "did you mean '--checkpoint-every'?"),
+        ("--env-id", "the task is the second word"),
+        ("--capture-video", "trpl play RUN --video FILE"),
+        ("--buffer-size", "learn from each rollout"),
+        ("--no-eval", "eval_every 0"),
+        *(
+            (f"--{far}", f"unrecognised argument '--{far}' (see")
+            for far in ("banana", "frobnicate", "hf-entity", "ortho-init", "frame-stack", "precision", "time-limit")
+        ),
     ],
 )
 def test_options_of_other_libraries(capsys, option, said):
@@ -87,6 +98,36 @@ def test_every_door_to_an_extra_says_so(module):
     code = f"import sys; sys.modules[{package!r}] = None\nimport {module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert f'pip install "trpl[{extra}]"' in done.stderr.splitlines()[-1]
+
+
+def test_every_documented_module_says_what_to_install():
+    """What the pages import or describe, with nothing but NumPy installed: it works, or names an extra."""
+    root = Path(__file__).parents[1]
+    text = "\n".join(page.read_text() for page in (root / "docs").rglob("*.md"))
+    named = re.findall(r"^(?:from|:::) (trpl[\w.]*)", text, re.M)
+    files = {path.with_suffix("") for path in (root / "src").rglob("*.py")}
+    modules = {
+        ".".join(parts[:n])
+        for parts in (name.split(".") for name in named)
+        for n in range(1, len(parts) + 1)
+        if not {root.joinpath("src", *parts[:n]), root.joinpath("src", *parts[:n], "__init__")}.isdisjoint(files)
+    }
+    code = f"""
+import importlib, sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {set(EXTRAS)!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+for name in {sorted(modules)!r}:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        if type(error).__name__ != "MissingExtraError":
+            print(name, error)
+"""
+    assert len(modules) > 20
+    assert not subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize(("package", "extra"), [("optuna", "tune"), ("jax", "train"), ("torch", "torch")])

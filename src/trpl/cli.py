@@ -70,7 +70,7 @@ def overview() -> str:
     lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
     return "\n".join(
         [
-            "trpl: exact trust regions for Gaussian policies",
+            "trpl: exact trust regions for policies",
             "",
             "usage: trpl COMMAND ...        trpl COMMAND --help",
             "",
@@ -109,7 +109,7 @@ def train(argv: list[str]) -> int:
 
     parser = Parser("train", "Train a policy with the paper's numbers; any of them can be set by its name.")
     parser.add_argument("method", help=", ".join(names()))
-    parser.add_argument("env_id", metavar="env", help="a Gymnasium environment whose observations are vectors")
+    parser.add_argument("env_id", metavar="env", help="a Gymnasium environment: Hopper-v4, CartPole-v1, module:Name-v0")
     parser.add_argument("--out", help="run folder (runs/ENV/METHOD/seed-N)")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
@@ -302,7 +302,7 @@ def tune(argv: list[str]) -> int:
 
     parser = Parser("tune", "Search a method's settings on a task, except those given; restarted, it continues.")
     parser.add_argument("method", help=", ".join(names()))
-    parser.add_argument("env_id", metavar="env", help="a Gymnasium environment")
+    parser.add_argument("env_id", metavar="env", help="a Gymnasium environment, as for train")
     parser.add_argument("--trials", type=positive_int, required=True, help="of the study, including earlier sessions")
     parser.add_argument("--seeds", type=positive_int, default=3, help="runs per trial, from --seed up (3)")
     parser.add_argument("--workers", type=positive_int, help="trials at a time (as many as cores)")

@@ -13,11 +13,11 @@ from types import MappingProxyType
 
 from trpl.errors import MissingExtraError
 
-CUTOFF = 0.5  # similarity below which nothing is suggested
+CUTOFF = 0.7  # similarity below which nothing is suggested; at 0.5 --frobnicate suggests --learning-rate
 
 
 def closest(name: object, known: Iterable[str], *, cutoff: float = CUTOFF) -> str | None:
-    """Find the known name with the most similar spelling.
+    """Find the known name with the most similar spelling, else the shortest that begins with the given one.
 
     Args:
         name: The given name.
@@ -27,7 +27,10 @@ def closest(name: object, known: Iterable[str], *, cutoff: float = CUTOFF) -> st
     Returns:
         The name, or None.
     """
-    return next(iter(difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)), None)
+    text, known = str(name), list(known)
+    alike = difflib.get_close_matches(text, known, n=1, cutoff=cutoff)
+    longer = sorted((x for x in known if len(text) > 2 and x.startswith(text)), key=len)
+    return next(iter((*alike, *longer)), None)
 
 
 def nearest(name: object, known: Iterable[str]) -> str:

@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 from trpl.errors import UsageError
 from trpl.messages import nearest
 
+EVERY = "settings of every method"
+DEFAULTS = "Defaults are in brackets; presets set some of them otherwise: `trpl presets METHOD ENV` lists all."
 ALIASES = {"total_steps": ("--steps",), "warm_start": ("--from",)}
 
 
@@ -90,8 +92,8 @@ class Parser(argparse.ArgumentParser):
                 continue
             having = registry.methods_with(name)
             if having not in groups:
-                whose = "settings" if having == names() else f"settings of {', '.join(having)}"
-                groups[having] = self.add_argument_group(f"{whose} (the preset of method and task gives the rest)")
+                whose, note = (EVERY, DEFAULTS) if having == names() else (f"settings of {', '.join(having)}", None)
+                groups[having] = self.add_argument_group(whose, note)
             owner = registry.find(having[0]).settings
             _add_setting(groups[having], name, field, plain_type(field, owner))
             self._settings.append(name)

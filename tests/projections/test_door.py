@@ -280,3 +280,20 @@ def test_inputs_are_read_only():
                 case.make(framework)(predicted, old, **options)
             for before, after in zip(copies, (*predicted, *old, *options.values()), strict=True):
                 assert torch.equal(before, after)
+
+
+@every_framework
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_prediction_too_narrow_to_be_projected_is_refused(case, framework):
+    """Its precision overflows: KL layers returned it as it came, outside every bound."""
+    old = diag(framework, [[0.0, 1.0]], [[1.0, 2.0]], "float32")
+    narrow = diag(framework, [[0.0, 1.0]], [[1e-20, 1.0]], "float32")
+    with pytest.raises(ValueError, match=r"predicted\.std is 1e-20 of the old policy's: float32"):
+        case.make(framework)(narrow, old)
+
+
+def test_an_excess_that_overflows_is_an_error():
+    framework = Torch()
+    predicted, old = (diag(framework, [[0.0, 1.0]], [[s, s]], "float32") for s in (1e-6, 1e15))
+    with pytest.raises(ConvergenceError, match="not finite"):
+        KL.make(framework)(predicted, old)

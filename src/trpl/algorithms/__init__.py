@@ -2,10 +2,13 @@
 
 import functools
 
-from trpl.algorithms.base import Algorithm, Batch
+from trpl.messages import needs
 from trpl.methods import find
-from trpl.policies.heads import Head
 from trpl.settings import Config
+
+with needs("train"):
+    from trpl.algorithms.base import Algorithm, Batch
+    from trpl.policies.heads import Head
 
 __all__ = ["Algorithm", "Batch", "make_algorithm"]
 

@@ -20,12 +20,15 @@ from importlib import util
 from types import ModuleType
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
 from trpl import entropy_schedule as schedules
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, frobenius_parts, kl_parts, wasserstein_parts
-from trpl.torch import FrobeniusProjection, KLProjection, WassersteinProjection
+from trpl.messages import needs
+
+with needs("torch"):
+    import torch
+    from torch import Tensor, nn
+
+    from trpl.torch import FrobeniusProjection, KLProjection, WassersteinProjection
 
 PACKAGE = "trust_region_projections"
 LAYERS = {"kl": KLProjection, "w2": WassersteinProjection, "frob": FrobeniusProjection}

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array, PerState, Vector
 
+TINY = 1e-12
+"""Standard deviations above this are not compared with the old policy's at the door."""
+NARROWEST = {"float32": 1e-18, "float64": 1e-30}
+"""A prediction narrower than this share of the old policy is not projected: precisions overflow, searches end early."""
+
 
 @dataclass(frozen=True)
 class GaussianFamily:
@@ -77,30 +82,45 @@ class GaussianFamily:
         """Check for finite parameters, positive standard deviations, and lower triangular factors with a positive
         diagonal.
 
-        One sum of squares shows whether everything is finite, one minimum whether all scales are positive; only if they
-        fail, each array is checked by itself.
+        One sum of squares shows whether everything is finite, one minimum whether all scales are positive and none is
+        tiny; only if they fail, each array is checked by itself.
         """
         (mean, scale), (old_mean, old_scale) = predicted, old
         if not self.full and 0 not in mean.shape:
-            if e.finite(mean, scale, old_mean, old_scale) and e.xp.min(e.xp.minimum(scale, old_scale)) > 0.0:
+            if e.finite(mean, scale, old_mean, old_scale) and e.xp.min(e.xp.minimum(scale, old_scale)) > TINY:
                 return
         elif e.finite(mean, scale, old_mean, old_scale):
-            self._check_scale(e, "predicted", scale)
+            lowest = self._check_scale(e, "predicted", scale)
             self._check_scale(e, "old", old_scale)
-            return
+            if lowest > TINY:
+                return
         for name, p in (("predicted", predicted), ("old", old)):
             check_finite(e, name, [("mean", p.mean), (self._field, p.scale)])
             self._check_scale(e, name, p.scale)
+        self._check_apart(e, scale, old_scale)
 
-    def _check_scale(self, e: Engine, name: str, scale: Array) -> None:
+    def _check_apart(self, e: Engine, scale: Array, old_scale: Array) -> None:
+        """Refuse a prediction so much narrower than the old policy that the search for its projection fails."""
         if 0 in scale.shape:
             return
+        new, old = (e.diagonal(x) if self.full else x for x in (scale, old_scale))
+        smallest, least = float(e.xp.min(new / old)), NARROWEST[dtype_name(scale)]
+        if smallest < least:
+            raise ValueError(
+                f"predicted.{self._field} is {smallest:.1g} of the old policy's: "
+                f"{dtype_name(scale)} has room for {least:g}; put a floor under the standard deviation"
+            )
+
+    def _check_scale(self, e: Engine, name: str, scale: Array) -> float:
+        if 0 in scale.shape:
+            return 1.0
         lowest = float(e.xp.min(e.diagonal(scale) if self.full else scale))
         if not lowest > 0.0:
             what = "chol is singular: its diagonal must be positive" if self.full else "std must be positive"
             raise ValueError(f"{name}.{what}; the smallest entry is {lowest:g}")
         if self.full and not e.is_lower(scale):
             raise ValueError(f"{name}.chol must be lower triangular; it has entries above the diagonal")
+        return lowest
 
     def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
         mean, scale = projected

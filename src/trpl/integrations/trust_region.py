@@ -11,16 +11,19 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
-
-import trpl.torch
 from trpl.entropy_schedule import SCHEDULES, scheduled, within_reach
 from trpl.errors import ConvergenceError
 from trpl.families import Policy, entropy, kl, log_prob
 from trpl.gaussians import DiagGaussian, FullGaussian
 from trpl.losses import weighted_advantages
+from trpl.messages import needs
 from trpl.methods.registry import layers
+
+with needs("torch"):
+    import torch
+    from torch import Tensor, nn
+
+    import trpl.torch
 
 SMALLEST_SHARE = 0.01
 """The share of its old value to which an optimiser may reduce a standard deviation within an update."""

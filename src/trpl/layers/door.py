@@ -182,8 +182,9 @@ def check_held(name: str, value: Any, *, positive: bool = True, parts: bool = Fa
         return
     if (value is None and not positive) or is_symbolic_number(value):
         return
+    found: np.ndarray | None
     if is_number(value) and not isinstance(value, bool):
-        found = np.asarray(float(value))
+        found = np.asarray(value, np.float64)
     elif framework_of(value) is None:
         raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
     elif not is_floating(value):

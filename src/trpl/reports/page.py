@@ -13,15 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trpl.reports import sections, tables
-from trpl.reports.figures import report_figures
-from trpl.reports.groups import Group, group_runs
-from trpl.reports.look import Style, styles
-from trpl.reports.markup import embedded_json, render, tag
-from trpl.reports.reading import read_runs
-from trpl.reports.scores import Aggregates, Comparison, GroupScores, aggregate, comparisons, group_scores
-from trpl.reports.series import AUDIT, ENTROPY, KL, MEASURES, RETURN, Curve, Measure, curve
-from trpl.reports.statistics import Estimate
+from trpl.messages import needs
+
+with needs("train"):
+    from trpl.reports import sections, tables
+    from trpl.reports.figures import report_figures
+    from trpl.reports.groups import Group, group_runs
+    from trpl.reports.look import Style, styles
+    from trpl.reports.markup import embedded_json, render, tag
+    from trpl.reports.reading import read_runs
+    from trpl.reports.scores import Aggregates, Comparison, GroupScores, aggregate, comparisons, group_scores
+    from trpl.reports.series import AUDIT, ENTROPY, KL, MEASURES, RETURN, Curve, Measure, curve
+    from trpl.reports.statistics import Estimate
 
 
 class Report(NamedTuple):

@@ -3,13 +3,16 @@
 Importing this package registers the project's own tasks with Gymnasium under `trpl/`.
 """
 
-from trpl.rollouts.advantages import generalised_advantages
-from trpl.rollouts.collection import Actor, Collector, Rollout
-from trpl.rollouts.environments import Environment, make_environment
-from trpl.rollouts.evaluation import Evaluation, Evaluator
-from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
-from trpl.rollouts.task_spec import Task, register_local
-from trpl.rollouts.tasks import register_tasks
+from trpl.messages import needs
+
+with needs("train"):
+    from trpl.rollouts.advantages import generalised_advantages
+    from trpl.rollouts.collection import Actor, Collector, Rollout
+    from trpl.rollouts.environments import Environment, make_environment
+    from trpl.rollouts.evaluation import Evaluation, Evaluator
+    from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
+    from trpl.rollouts.task_spec import Task, register_local
+    from trpl.rollouts.tasks import register_tasks
 
 __all__ = [
     "Actor",

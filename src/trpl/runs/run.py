@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from trpl.errors import ConfigError, RunError
+from trpl.messages import needs
 from trpl.runs.folder import default_folder, is_run, locked, read_config, write_config
-from trpl.runs.progress import Progress
-from trpl.runs.trainer import Callback, RunResult, Trainer
 from trpl.settings.config import WITHOUT_EFFECT, Config
+
+with needs("train"):
+    from trpl.runs.progress import Progress
+    from trpl.runs.trainer import Callback, RunResult, Trainer
 
 __all__ = ["RunResult", "resume", "train"]
 

@@ -27,7 +27,8 @@ def solve(e: Engine, p: Vector, q: Vector, bound: PerState, known: Route | None,
     if x is None:
         return None
     ratio = 1.0 / xp.sqrt(1.0 + x[..., None] * excess)
-    return Solved((chosen(e, x[..., None] < 1.0, q * ratio, p),), (ratio, ratio * ratio - 1.0, x))
+    projected = chosen(e, x[..., None] >= 1.0, p, q * ratio)  # an excess that overflows gives NaN, not the prediction
+    return Solved((projected,), (ratio, ratio * ratio - 1.0, x))
 
 
 SURELY_OUTSIDE = 0.999
