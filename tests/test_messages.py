@@ -43,7 +43,7 @@ def test_names_of_other_libraries_lead_to_ours():
         ("--checkpoint", "did you mean '--checkpoint-every'?"),
         ("--env-id", "the task is the second word"),
         ("--capture-video", "trpl play RUN --video FILE"),
-        ("--buffer-size", "learn from each rollout"),
+        ("--buffer-size", "no replay buffer"),
         ("--no-eval", "eval_every 0"),
         *(
             (f"--{far}", f"unrecognised argument '--{far}' (see")

@@ -59,7 +59,7 @@ SETTINGS: dict[str, str] = {
 ON_ITS_DEVICE = "JAX uses the devices it finds; JAX_PLATFORMS=cpu in the environment keeps it off a GPU"
 FOLDER = "--out names the run folder"
 EVENTS = "events are always written, to tensorboard/ in the run folder"
-ON_POLICY = "these methods learn from each rollout once: rollout_size, policy_epochs and value_epochs"
+ON_POLICY = "on-policy methods have no replay buffer: rollout_size, policy_epochs and value_epochs"
 FILE = "give each setting by its name, or --preset FILE.toml"
 TUNE = "use trpl tune METHOD ENV --trials N"
 VIDEO = "use trpl play RUN --video FILE after training"
@@ -86,9 +86,9 @@ WORDS: dict[str, str] = {
     "wandb_entity": "--track wandb, and WANDB_ENTITY in the environment",
     **dict.fromkeys(("activation_fn", "activation"), "hidden layers are tanh"),
     "optimizer": "every method but trpo learns with Adam",
-    "lr_schedule": "learning_rate_decay lets the learning rates fall to 0 linearly",
+    "lr_schedule": "learning_rate_decay decays the learning rates linearly to 0",
     "torch_deterministic": "a seed replays a run to the bit, always",
-    "no_eval": "eval_every 0 evaluates never",
+    "no_eval": "eval_every 0 switches evaluation off",
     **dict.fromkeys(("buffer_size", "learning_starts", "train_freq", "gradient_steps", "tau"), ON_POLICY),
     **dict.fromkeys(("hyperparams", "hyperparameters", "conf_file", "yaml_file", "config"), FILE),
     **dict.fromkeys(("optimize", "optimize_hyperparameters", "n_trials"), TUNE),
