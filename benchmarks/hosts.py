@@ -195,11 +195,12 @@ def kept(out: Path) -> dict[str, Any]:
 
 
 def tuning(host: str, *, seeds: range, num_steps: int, out: Path) -> None:
-    """Compare settings of PPO and of TRPL on seeds that `learning` does not take."""
-    found = kept(out) | {"tuning": {"steps": num_steps, "seeds": list(seeds), "tried": {}}}
+    """Compare settings of PPO and of TRPL on seeds that `learning` does not take; what is there already stays."""
+    found = {"tuning": {"steps": num_steps, "seeds": list(seeds), "tried": {}}} | kept(out)
     for method, candidates in TRIED[host].items():
         rows = found["tuning"]["tried"].setdefault(method, [])
-        for settings in candidates:
+        done = [row["settings"] for row in rows]
+        for settings in [settings for settings in candidates if settings not in done]:
             values = {"seed": seeds[0], "num_steps": num_steps, "settings": settings}
             returns = [round(learned(host, method, **values | {"seed": seed}), 2) for seed in seeds]
             rows.append({"settings": settings, "returns": returns})
