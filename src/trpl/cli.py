@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("TRPL_TRACEBACK"):
             raise
-        return fail(in_words(error), code=2 if isinstance(error, ValueError) else 1)
+        return fail(describe(error), code=2 if isinstance(error, ValueError) else 1)
 
 
 def load_plugins(argv: list[str]) -> list[str]:
@@ -81,7 +81,7 @@ def overview() -> str:
     )
 
 
-def in_words(error: Exception) -> str:
+def describe(error: Exception) -> str:
     """Describe an exception for a user who will not read the code."""
     if type(error).__module__.startswith("trpl"):
         return str(error)
@@ -99,7 +99,7 @@ def fail(message: str, *, code: int) -> int:
     return code
 
 
-def stopped_by(signal: int | None) -> int:
+def exit_code(signal: int | None) -> int:
     """Return the exit code for a signal, as shells do: 130 for Ctrl-C, 143 for SIGTERM."""
     return 0 if signal is None else 128 + signal
 
@@ -177,7 +177,7 @@ def conclude(result: Any, *, quiet: bool) -> int:
     """Report how a run ended and what to do next; draw its learning curve."""
     if not result.finished:
         print(f"stopped after epoch {result.epochs}; continue with: {program()} resume {result.folder}")
-        return stopped_by(result.signal)
+        return exit_code(result.signal)
     from trpl.reports.curve import learning_curve
 
     curve = learning_curve(result.folder)
@@ -294,7 +294,7 @@ def sweep(argv: list[str]) -> int:
     where = {"out": args.out, "workers": args.workers, "ray_address": args.ray, "results": args.results}
     result = run_sweep(runs, **where, other_versions=args.other_versions)
     print(summary(result))
-    return stopped_by(result.signal) if result.stopped else 1 if result.failed else 0
+    return exit_code(result.signal) if result.stopped else 1 if result.failed else 0
 
 
 def tune(argv: list[str]) -> int:
@@ -337,7 +337,7 @@ def tune(argv: list[str]) -> int:
 
     result = run_tune(tuning, workers=args.workers, best=args.best)
     print(summary(result))
-    return 1 if result.failures and result.signal is None else stopped_by(result.signal)
+    return 1 if result.failures and result.signal is None else exit_code(result.signal)
 
 
 def report(argv: list[str]) -> int:

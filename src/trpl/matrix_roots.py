@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 LARGEST_STRETCH = 4.0
 """Largest singular value after Newton's step that the iteration accepts: condition numbers of the factor below 62."""
-MOST_STEPS = 8
+MAX_STEPS = 8
 """More than enough from `LARGEST_STRETCH`."""
-MOST_REPAIRS = 4
+MAX_REPAIRS = 4
 """Newton steps for states with larger singular values than estimated."""
-MOST_DOUBLINGS = 9
+MAX_DOUBLINGS = 9
 """Enough for condition numbers of the root up to about 200."""
 
 
@@ -88,8 +88,8 @@ def root_of_factor(e: Engine, b: Matrix, inverse: Matrix) -> tuple[Matrix, Mask]
     def rough(x: Matrix, half: Matrix) -> Mask:
         return ~(e.matrix_dot(half, half) <= b.shape[-1] * enough * enough)
 
-    x, low = e.loop(lambda x, low: 1.0 - low > enough, planned, (x, low), max_steps=MOST_STEPS, independent=True)
-    x, half = e.loop(rough, newton, (x, missing(x)), max_steps=MOST_REPAIRS, independent=True)
+    x, low = e.loop(lambda x, low: 1.0 - low > enough, planned, (x, low), max_steps=MAX_STEPS, independent=True)
+    x, half = e.loop(rough, newton, (x, missing(x)), max_steps=MAX_REPAIRS, independent=True)
     bad = ~usual | rough(x, half)
     root = b @ mT(x @ e.plus_diagonal(half, one))
     (root,) = e.recompute(bad, lambda b: _decomposed(e, b), (root,), b)
@@ -147,7 +147,7 @@ def lyapunov(e: Engine, s: Matrix, c: Matrix) -> Matrix:
         return more
 
     x, a = e.loop(
-        unfinished, lambda x, a: (doubled(x, a), e.square(a)), (x, a), max_steps=MOST_DOUBLINGS, independent=True
+        unfinished, lambda x, a: (doubled(x, a), e.square(a)), (x, a), max_steps=MAX_DOUBLINGS, independent=True
     )
     (x,) = e.recompute(unfinished(x, a), lambda s, c: _lyapunov_decomposed(e, s, c), (doubled(x, a),), s, c)
     return x

@@ -6,7 +6,7 @@ when one of its arrays arrives, so NumPy, PyTorch and JAX are each optional.
 """
 
 from trpl.engines.choice import (
-    SERIAL,
+    MAX_SERIAL_SIZE,
     engine_of,
     framework_of,
     is_fake,
@@ -25,9 +25,9 @@ from trpl.engines.for_torch import TorchEngine, torch_engine
 from trpl.engines.protocol import Engine, mT
 
 __all__ = [
+    "MAX_SERIAL_SIZE",
     "MIN_SIZE_FOR_TORCH",
     "NUMPY",
-    "SERIAL",
     "Engine",
     "JaxEngine",
     "NumpyEngine",

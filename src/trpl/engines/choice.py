@@ -15,7 +15,7 @@ from trpl.engines.for_torch import torch_engine
 if TYPE_CHECKING:
     from trpl.engines.protocol import Engine
 
-SERIAL = 1 << 15
+MAX_SERIAL_SIZE = 1 << 15
 """Number of entries up to which PyTorch computes on one thread, whatever its thread count."""
 OLD_NUMPY = int(np.__version__.partition(".")[0]) < 2
 
@@ -130,7 +130,7 @@ def suits_numpy(tensors: Sequence[Any]) -> bool:
         return False
     alone = torch.get_num_threads() == 1
     for x in tensors:
-        if not (x.is_cpu and type(x) in (torch.Tensor, torch.nn.Parameter) and (alone or x.numel() <= SERIAL)):
+        if not (x.is_cpu and type(x) in (torch.Tensor, torch.nn.Parameter) and (alone or x.numel() <= MAX_SERIAL_SIZE)):
             return False
         if OLD_NUMPY and x.dtype != torch.float64:
             return False

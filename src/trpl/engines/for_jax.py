@@ -75,10 +75,10 @@ class JaxEngine:
 
         state = self.varying(state, self.device_axes(state))
 
-        def go_on(carry: tuple) -> Any:
+        def keep_going(carry: tuple) -> Any:
             return (carry[0] < max_steps) & unfinished(*carry[1:]).any()
 
-        return self.jax.lax.while_loop(go_on, lambda carry: (carry[0] + 1, *body(*carry[1:])), (0, *state))[1:]
+        return self.jax.lax.while_loop(keep_going, lambda carry: (carry[0] + 1, *body(*carry[1:])), (0, *state))[1:]
 
     def exp(self, x: Any) -> Any:
         return self.xp.exp(x)

@@ -82,7 +82,7 @@ MIN_SIZE_FOR_TORCH = 1 << 11
 """Number of entries from which a PyTorch function is faster than NumPy's despite the conversion."""
 
 
-LARGE = 32
+MIN_ROWS_FOR_SYRK = 32
 """Number of rows from which a symmetric product (BLAS's `syrk`) is faster than a general one."""
 
 
@@ -170,12 +170,14 @@ class NumpyEngine:
     def gram(self, x: np.ndarray, scale: np.ndarray | None = None) -> np.ndarray:
         if scale is not None:
             return (x * scale[..., None, None]).swapaxes(-1, -2) @ x
-        if x.shape[-1] < LARGE:  # for a product of an array with itself NumPy calls `syrk`, slow for small matrices
+        if (
+            x.shape[-1] < MIN_ROWS_FOR_SYRK
+        ):  # for a product of an array with itself NumPy calls `syrk`, slow for small matrices
             return x.copy().swapaxes(-1, -2) @ x
         return x.swapaxes(-1, -2) @ x
 
     def square(self, x: np.ndarray) -> np.ndarray:
-        return x @ x if x.shape[-1] < LARGE else x.swapaxes(-1, -2) @ x
+        return x @ x if x.shape[-1] < MIN_ROWS_FOR_SYRK else x.swapaxes(-1, -2) @ x
 
     def plus_diagonal(self, x: np.ndarray, value: np.ndarray) -> np.ndarray:
         size = x.shape[-1]

@@ -11,7 +11,7 @@ from trpl.engines import engine_of
 from trpl.errors import ConvergenceError
 from trpl.families.interpolated import Vectors
 from trpl.families.protocol import register
-from trpl.natural.categorical import HEAVY, CategoricalPath, log_sum_exp
+from trpl.natural.categorical import LARGE_EXPONENT, CategoricalPath, log_sum_exp
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -106,7 +106,7 @@ class CategoricalFamily(Vectors):
         both = has_p & has_q
         log_p, log_q = xp.where(both, log_p, 0.0), xp.where(has_q, log_q, 0.0)
         t = xp.where(both, log_p - log_q, 0.0)
-        light = t < HEAVY
+        light = t < LARGE_EXPONENT
         grown = xp.expm1(xp.where(light, t, 0.0))
         q_weight = xp.exp(log_q)
         heavy = xp.exp(log_p) * (t - 1.0) + q_weight

@@ -69,7 +69,7 @@ def _functions(problem: Problem) -> Callable[..., tuple[jax.Array, ...]]:
         found = pullback(*_folded(arrays, mapped, saved_cores, size, expand=True))
         return tuple(g.reshape(size, *shape) for g, shape in zip(found, shapes, strict=True)), (True,) * num
 
-    solve, pullback = _prepared(solve, solve_mapped), _prepared(pullback, pullback_mapped)
+    solve, pullback = _compiled(solve, solve_mapped), _compiled(pullback, pullback_mapped)
 
     @jax.custom_vjp
     def differentiable(*inputs: jax.Array) -> tuple[jax.Array, ...]:
@@ -86,7 +86,7 @@ def _functions(problem: Problem) -> Callable[..., tuple[jax.Array, ...]]:
     return differentiable
 
 
-def _prepared(function: Callable, mapped: Callable) -> Callable:
+def _compiled(function: Callable, mapped: Callable) -> Callable:
     """Give a function its batching rule, refuse its derivative, and compile it."""
     batched = custom_vmap(function)
     batched.def_vmap(mapped)

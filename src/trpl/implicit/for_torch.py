@@ -112,7 +112,7 @@ def _gradients(
     return tuple([None if g is None else known[id(g)] if id(g) in known else next(fresh) for g in found])
 
 
-def _spread(call: _Call, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
+def _per_output(call: _Call, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Return one cotangent per output of the problem, None for outputs that are not the node's."""
     rest = iter(cotangents)
     return [next(rest) if here else None for here in call.moved]
@@ -191,7 +191,7 @@ class Eager(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *cotangents):  # pyright: ignore[reportIncompatibleMethodOverride]
         needed = ctx.needs_input_grad[2:]
-        return (None, None, *_backward(ctx.call, ctx.saved_tensors, _spread(ctx.call, cotangents), needed))
+        return (None, None, *_backward(ctx.call, ctx.saved_tensors, _per_output(ctx.call, cotangents), needed))
 
     @staticmethod
     def jvp(ctx, *_):

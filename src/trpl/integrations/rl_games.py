@@ -43,7 +43,7 @@ def register(runner: Any) -> None:
     runner.player_factory.register_builder(NAME, lambda **settings: PpoPlayerContinuous(**settings))
 
 
-class _Watched:
+class _RecordingModel:
     """A proxy that records the model's last output."""
 
     def __init__(self, model: Any) -> None:
@@ -116,7 +116,7 @@ class TRPL(A2CAgent):
     def calc_gradients(self, input_dict: dict[str, Any]) -> None:
         # records the model's output during rl_games' step: the loss needs its mean and standard deviation
         model = self.model
-        self.model, self._batch = _Watched(model), input_dict
+        self.model, self._batch = _RecordingModel(model), input_dict
         try:
             super().calc_gradients(input_dict)
         finally:

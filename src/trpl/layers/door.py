@@ -29,7 +29,7 @@ MAX_VALIDATED = 256
 
 def check_structure(predicted: Policy, old: Policy, name: str = "predicted") -> Family:
     """Check types, dimensions, batch shapes and dtypes of a pair; return its family."""
-    seen = _outline(predicted, old)
+    seen = _cache_key(predicted, old)
     family = None if seen is None else _VALIDATED.get(seen)
     if family is None:
         family = _checked_structure(predicted, old, name)
@@ -40,7 +40,7 @@ def check_structure(predicted: Policy, old: Policy, name: str = "predicted") -> 
     return family
 
 
-def _outline(predicted: Policy, old: Policy) -> tuple[Any, ...] | None:
+def _cache_key(predicted: Policy, old: Policy) -> tuple[Any, ...] | None:
     """Return types, shapes and dtypes of two Gaussians of plain arrays with concrete sizes, else None."""
     if type(predicted) not in _GAUSSIANS or type(old) not in _GAUSSIANS:
         return None

@@ -158,7 +158,7 @@ def project_jointly(
     A product takes one bound for the whole, or a tuple with one per part: then each part is projected by itself.
     """
     if isinstance(bound, tuple | list):
-        every = _part_by_part(predicted, old, bound, min_entropy, entropy)
+        every = _split_parts(predicted, old, bound, min_entropy, entropy)
         return Product(tuple(project_jointly(p, q, **own, check=check) for p, q, own in every))
     family, held, bound, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
     inputs = (*family.arrays(predicted), *family.arrays(old), bound, *(() if target is None else (target,)))
@@ -174,7 +174,7 @@ def _with_ids(like: Policy, p: Policy) -> Policy:
     return p
 
 
-def _part_by_part(
+def _split_parts(
     predicted: Policy, old: Policy, bound: Sequence[Bound], min_entropy: Bound, entropy: Bound
 ) -> list[tuple[Policy, Policy, dict[str, Bound]]]:
     """List the parts of a product, predicted and old, each with its own bound and entropy target."""
@@ -262,7 +262,7 @@ def audit_jointly(
     an audit per part.
     """
     if isinstance(bound, tuple | list):
-        every = zip(_part_by_part(predicted, old, bound, min_entropy, entropy), projected.parts, strict=True)  # pyright: ignore[reportAttributeAccessIssue]
+        every = zip(_split_parts(predicted, old, bound, min_entropy, entropy), projected.parts, strict=True)  # pyright: ignore[reportAttributeAccessIssue]
         found = [audit_jointly(p, out, q, **own, check=check) for (p, q, own), out in every]
         return tuple(found)  # pyright: ignore[reportReturnType]
     check_structure(projected, old, "projected")

@@ -35,7 +35,7 @@ class Host(NamedTuple):
     """The context of an audit, which needs no derivative."""
 
 
-def _either(given: Bound | None, held: Bound) -> Bound:
+def _override(given: Bound | None, held: Bound) -> Bound:
     """Return the call's argument if given, else the layer's."""
     return held if given is None else given
 
@@ -96,8 +96,8 @@ class SeparateLayer:
             self.trust_region(),
             host.enter(predicted, "predicted"),
             host.enter(old, "old"),
-            mean_bound=_either(mean_bound, self.mean_bound),
-            cov_bound=_either(cov_bound, self.cov_bound),
+            mean_bound=_override(mean_bound, self.mean_bound),
+            cov_bound=_override(cov_bound, self.cov_bound),
             min_entropy=min_entropy,
             entropy=entropy,
             entropy_first=self.entropy_first,
@@ -150,8 +150,8 @@ class SeparateLayer:
                 host.enter(predicted, "predicted"),
                 host.enter(projected, "projected"),
                 host.enter(old, "old"),
-                mean_bound=_either(mean_bound, self.mean_bound),
-                cov_bound=_either(cov_bound, self.cov_bound),
+                mean_bound=_override(mean_bound, self.mean_bound),
+                cov_bound=_override(cov_bound, self.cov_bound),
                 check=self.check,
             )
 
@@ -210,7 +210,7 @@ class JointLayer:
         projected = host.project_jointly(
             host.enter(predicted, "predicted"),
             host.enter(old, "old"),
-            bound=_either(bound, self.bound),
+            bound=_override(bound, self.bound),
             check=self.check,
             **self._targets(min_entropy, entropy),
         )
@@ -260,7 +260,7 @@ class JointLayer:
                 host.enter(predicted, "predicted"),
                 host.enter(projected, "projected"),
                 host.enter(old, "old"),
-                bound=_either(bound, self.bound),
+                bound=_override(bound, self.bound),
                 check=self.check,
                 **self._targets(min_entropy, entropy),
             )

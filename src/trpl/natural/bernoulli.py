@@ -31,7 +31,7 @@ class BernoulliPath(NamedTuple):
     predicted: Array
     old: Array
     floor: float = 0.0
-    narrows: None = None
+    exceeds_support: None = None
 
     def _variance(self, e: Engine, logits: Array) -> Array:
         return sigmoid(e, logits) * sigmoid(e, -logits)

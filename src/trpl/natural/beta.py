@@ -116,7 +116,7 @@ class BetaPath(NamedTuple):
     predicted: Shape
     old: Shape
     floor: float = 0.0
-    narrows: None = None
+    exceeds_support: None = None
 
     def _change(self) -> Shape:
         return self.predicted.plus(self.old, -1.0)

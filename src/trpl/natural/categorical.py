@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Mask, PerState, Vector
 
-HEAVY = 30.0
+LARGE_EXPONENT = 30.0
 """Exponent from which a single class may dominate, and e^x may overflow."""
-FURTHEST = 1e15
+MAX_LOGIT_DIFFERENCE = 1e15
 """Largest difference of logits: its square is finite in float32 as well."""
 FAR_START = 2.0
 """Factor by which the start of the search may differ from the root of the KL's leading term."""
@@ -28,7 +28,7 @@ QUICK_STEPS = 3
 """Steps before the bracketed search; most states need one."""
 LONGEST_STEP = 0.7
 """Largest step in log s."""
-NEAR = 0.2
+SMALL_EXPONENT = 0.2
 """Largest exponent up to which log Z is integrated from its derivatives at both ends, to a relative 1e-11."""
 DRIFT = 1e3
 """Squared mean over variance, up to which their difference is precise enough for a step."""
@@ -56,7 +56,7 @@ def tilt(e: Engine, q: Vector, log_q: Vector, x: Vector) -> Tilted:
         return q + grown, 1.0 + rise, xp.log1p(rise)
 
     def heavy(q: Vector, log_q: Vector, x: Vector) -> tuple[Vector, PerState, PerState]:
-        large = x > HEAVY
+        large = x > LARGE_EXPONENT
         logs = xp.where(large, log_q + x, 0.0)
         top = xp.max(logs, axis=-1)  # at least 0, since a class with the mean exponent is not large
         grown = q * e.expm1(xp.where(large, 0.0, x))
@@ -69,7 +69,7 @@ def tilt(e: Engine, q: Vector, log_q: Vector, x: Vector) -> Tilted:
             xp.where(top > 0.0, top + xp.log(total), xp.log1p(rise)),
         )
 
-    return Tilted(*e.branch(x > HEAVY, heavy, ordinary, q, log_q, x))
+    return Tilted(*e.branch(x > LARGE_EXPONENT, heavy, ordinary, q, log_q, x))
 
 
 class Cumulants(NamedTuple):
@@ -147,7 +147,7 @@ class Quick(NamedTuple):
             0.5 * (old1 + mean) + s * (3 / 28 * (old2 - k2) + s * ((old3 + k3) / 84 + s * (old4 - k4) / 1680))
         )
         exponent = s * self.reach
-        near = exponent <= NEAR
+        near = exponent <= SMALL_EXPONENT
         kl = s * mean - xp.where(near, integral, xp.log(total / old_total))
         slope = s * (s * k2)  # of the KL by log s; higher derivatives are multiples of it
         ratio = s / k2
@@ -167,7 +167,7 @@ class Quick(NamedTuple):
         short, direct = (0.04, 1e-6) if double else (0.3, 1e-3)
         short = short / (2.0 + exponent)  # larger exponents have larger fifth-order errors
         last = inside | ((xp.abs(newton) <= short) & (following < 1.0) & (mean * mean <= DRIFT * k2))
-        trusted = (exponent < HEAVY) & (near | (self.room >= direct))
+        trusted = (exponent < LARGE_EXPONENT) & (near | (self.room >= direct))
         return xp.where(following < 1.0, following, xp.where(following >= 1.0, 1.0, s)), last & trusted
 
 
@@ -198,7 +198,7 @@ class CategoricalPath:
         if not self.e.concrete:
             return False
         flat = self._difference.reshape(-1)
-        return float(self.e.vecdot(flat, flat)) <= FURTHEST * FURTHEST
+        return float(self.e.vecdot(flat, flat)) <= MAX_LOGIT_DIFFERENCE * MAX_LOGIT_DIFFERENCE
 
     @functools.cached_property
     def support(self) -> Mask | None:
@@ -233,7 +233,7 @@ class CategoricalPath:
         return self._masked[0]
 
     @property
-    def narrows(self) -> Mask | None:
+    def exceeds_support(self) -> Mask | None:
         return self._masked[1]
 
     def _supported(self, x: Vector) -> Vector:
@@ -244,7 +244,7 @@ class CategoricalPath:
         """log π − log π_old up to a constant, 0 outside of the support."""
         if self._plain:
             return self._difference
-        return self.e.xp.clip(self._supported(self._difference), -FURTHEST, FURTHEST)
+        return self.e.xp.clip(self._supported(self._difference), -MAX_LOGIT_DIFFERENCE, MAX_LOGIT_DIFFERENCE)
 
     @functools.cached_property
     def centred(self) -> Centred:

@@ -72,7 +72,7 @@ class Spectral:
 
     spectrum: Spectrum
     floor: float = 0.0
-    narrows: None = None
+    exceeds_support: None = None
 
     def spread(self, e: Engine) -> Array:
         return e.xp.sum((self.spectrum.precision * self.spectrum.shift) ** 2 + 0.5 * self.spectrum.excess**2, axis=-1)

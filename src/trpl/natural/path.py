@@ -67,7 +67,7 @@ class Path(Protocol):
         ...
 
     @property
-    def narrows(self) -> Mask | None:
+    def exceeds_support(self) -> Mask | None:
         """The states whose predicted policy has classes that the old one forbids; None if there are none."""
         ...
 
@@ -111,8 +111,8 @@ class ProductPath:
         return _total(part.floor for part in self.parts)
 
     @property
-    def narrows(self) -> Mask | None:
-        found = [part.narrows for part in self.parts if part.narrows is not None]
+    def exceeds_support(self) -> Mask | None:
+        found = [part.exceeds_support for part in self.parts if part.exceeds_support is not None]
         return functools.reduce(operator.or_, found) if found else None
 
     def spread(self, e: Engine) -> Array:

@@ -16,7 +16,7 @@ from trpl.engines import NUMPY
 from trpl.implicit import Like, Solved
 from trpl.implicit.problems import align, broadcast_shapes
 from trpl.natural.path import Path
-from trpl.natural.solver import Entropy, Place, find, met_within, shares
+from trpl.natural.solver import Entropy, Place, entropy_tolerance, find, shares
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -99,8 +99,8 @@ def _solve(e: Engine, between: Between, problem: Problem) -> tuple[Solved, Mask]
     path = problem.path(e, between)
     place = problem.place(e, path)
     moved, shape = place.moved, problem.batch
-    if path.narrows is not None:
-        moved = moved | path.narrows
+    if path.exceeds_support is not None:
+        moved = moved | path.exceeds_support
     outputs, everybody = [], e.all(moved)
     for x, at, core in zip(problem.predicted, path.at(e, place.s, place.tau), problem.cores, strict=True):
         mask = moved[(..., *(None,) * core)]
@@ -197,7 +197,7 @@ def entropy_range(
         place = find(e, path, bound)
         found.append(path.moments(e, place.s, one).entropy)
     least, greatest = found
-    slack = met_within(e, bound)
+    slack = entropy_tolerance(e, bound)
     least = e.xp.where(varies, least - slack * (1.0 + e.xp.abs(least)), -math.inf)
     return least, greatest + slack * (1.0 + e.xp.abs(greatest))
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Mask, PerState
 
-SMALLEST = 1e-30  # lower end of the bracket of s
-MAX_WARMTH_STEPS = 80
-MET = 1e-9  # relative to 1 + |β|: tolerance within which the entropy counts as met
-ENTROPY_TOLERANCE = 1e-8  # of √KL, before the last step: its slope jumps where the entropy becomes active
-FLATTEST = 1e-6  # lower limit of the slope of the KL by log s, relative to the KL
+TINY = 1e-30  # floor of denominators, and lower end of the bracket of s
+MAX_TAU_STEPS = 80
+ENTROPY_MET = 1e-9  # relative to 1 + |β|: tolerance within which the entropy counts as met
+JOINT_TOLERANCE = 1e-8  # of √KL, before the last step: its slope jumps where the entropy becomes active
+MIN_SLOPE = 1e-6  # lower limit of the slope of the KL by log s, relative to the KL
 BEFORE_A_JUMP = 0.99  # of s where two classes tie: sharpened, all probability is on one before, on the other after
-WIDEST_STEP = 2.0  # largest step in log τ without a bracket
+MAX_LOG_TAU_STEP = 2.0  # largest step in log τ without a bracket
 MIN_LOG_TAU, MAX_LOG_TAU = -60.0, math.log(1e4)  # everything is uniform below; above, two classes nearly tie
 
 
@@ -84,7 +84,7 @@ def _search(e: Engine, path: Path, room: PerState, wanted: Mask) -> PerState:
     active = wanted & ~(path.along(e, one)[0] <= room)
     if not e.any(active):
         return one
-    start = xp.clip(xp.sqrt(2.0 * room / xp.clip(path.spread(e), SMALLEST, None)), SMALLEST, 1.0)
+    start = xp.clip(xp.sqrt(2.0 * room / xp.clip(path.spread(e), TINY, None)), TINY, 1.0)
 
     def evaluate(s: PerState) -> tuple[PerState, PerState]:
         kl, change = path.along(e, s)
@@ -99,7 +99,7 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
     one = xp.ones_like(bound)
     ends = xp.stack([0.0 * one, one])  # both at once: the path and the target have the batch's axes
     path.moments(e, ends, xp.ones_like(ends))  # fills the path's caches outside of the loops
-    tau_ends = warmth(e, path, ends, entropy, xp.ones_like(ends))
+    tau_ends = find_tau(e, path, ends, entropy, xp.ones_like(ends))
     found = path.moments(e, ends, tau_ends)
     least, change = found.kl[0], found.change[0]
     room = bound - least
@@ -109,21 +109,21 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
 
     def at(s: PerState) -> tuple[PerState, Moments, Mask]:
         """Compute τ, the moments there, and the mask where it meets the entropy."""
-        tau = warmth(e, path, s, entropy, xp.exp((1.0 - s) * log_first + s * log_last))
+        tau = find_tau(e, path, s, entropy, xp.exp((1.0 - s) * log_first + s * log_last))
         found = path.moments(e, s, tau)
         missing = xp.abs(found.entropy - entropy.target)
-        return tau, found, (tau != 1.0) & (missing <= met_within(e, s) * (1.0 + xp.abs(entropy.target)))
+        return tau, found, (tau != 1.0) & (missing <= entropy_tolerance(e, s) * (1.0 + xp.abs(entropy.target)))
 
     def evaluate(s: PerState) -> tuple[PerState, PerState]:
         tau, found, held = at(s)
         kl = xp.clip(found.kl - least, 0.0, None)
         lost = found.cross * found.cross / xp.where(found.warmth > 0.0, found.warmth, one)
         slope = tau * s * xp.where(held, s * (found.change - lost), s * found.change + (tau - 1.0) * found.cross)
-        return kl, xp.maximum(slope, FLATTEST * kl)
+        return kl, xp.maximum(slope, MIN_SLOPE * kl)
 
-    start = xp.sqrt(2.0 * xp.where(active, room, one) / xp.clip(change, SMALLEST, None))
-    start = xp.clip(start, SMALLEST, 1.0)
-    near = ENTROPY_TOLERANCE if xp.finfo(bound.dtype).bits == 64 else None
+    start = xp.sqrt(2.0 * xp.where(active, room, one) / xp.clip(change, TINY, None))
+    start = xp.clip(start, TINY, 1.0)
+    near = JOINT_TOLERANCE if xp.finfo(bound.dtype).bits == 64 else None
     root = bracketed_root(e, evaluate, xp.where(active, room, one), start=start, active=active, tolerance=near)
     s = xp.where(outside, xp.where(active, xp.clip(root, 0.0, 1.0), 0.0 * one), one)
     tau, _, held = at(s)
@@ -135,7 +135,7 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
     return Place(s, tau, outside, held, (room < 0.0) | ((tau != 1.0) & ~held))
 
 
-def warmth(e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState) -> PerState:
+def find_tau(e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState) -> PerState:
     """Find τ at which the entropy is β; for a lower bound exactly 1 where the entropy at 1 exceeds β.
 
     Newton on log τ, d H/d log τ = −τ²W, inside a bracket.
@@ -158,23 +158,23 @@ def warmth(e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState
         low = xp.where(unfinished & (excess >= 0.0), log_tau, low)  # too much entropy: τ must grow
         high = xp.where(unfinished & (excess < 0.0), log_tau, high)
         following = log_tau + step
-        inside = (slope > 0.0) & (following > low) & (following < high) & (xp.abs(step) <= WIDEST_STEP)
+        inside = (slope > 0.0) & (following > low) & (following < high) & (xp.abs(step) <= MAX_LOG_TAU_STEP)
         stuck = xp.abs(high - low) <= tolerance * tolerance
         done = (inside & (xp.abs(step) <= tolerance)) | (excess == 0.0)
-        toward = xp.clip(xp.where(excess >= 0.0, log_tau + WIDEST_STEP, log_tau - WIDEST_STEP), low, high)
+        toward = xp.clip(xp.where(excess >= 0.0, log_tau + MAX_LOG_TAU_STEP, log_tau - MAX_LOG_TAU_STEP), low, high)
         nearer = 0.5 * (log_tau + xp.where(excess >= 0.0, high, low))
         middle = xp.where(excess >= 0.0, xp.minimum(toward, nearer), xp.maximum(toward, nearer))
         log_tau = xp.where(unfinished, xp.where(excess == 0.0, log_tau, xp.where(inside, following, middle)), log_tau)
         return log_tau, low, high, unfinished & ~done & ~stuck
 
     state = (xp.clip(xp.log(start), None, 0.0) if not entropy.equality else xp.log(start), cold, hot, ~unheld)
-    state = e.loop(lambda *now: now[-1], body, state, max_steps=MAX_WARMTH_STEPS)
+    state = e.loop(lambda *now: now[-1], body, state, max_steps=MAX_TAU_STEPS)
     return xp.where(unheld, one, xp.exp(state[0]))
 
 
-def met_within(e: Engine, like: PerState) -> float:
+def entropy_tolerance(e: Engine, like: PerState) -> float:
     """Return the tolerance within which an entropy β counts as met, relative to 1 + |β|."""
-    return MET if e.xp.finfo(like.dtype).bits == 64 else 1e5 * MET
+    return ENTROPY_MET if e.xp.finfo(like.dtype).bits == 64 else 1e5 * ENTROPY_MET
 
 
 class Shares(NamedTuple):

@@ -53,7 +53,7 @@ def cholesky_from_raw(raw: Array, dim: int) -> Array:
     """Build the lower-triangular factor from raw numbers [..., dim (dim + 1)/2]."""
     xp = array_namespace(raw)
     numbers = xp.concat([positive(raw[..., :dim]), raw[..., dim:], xp.zeros_like(raw[..., :1])], axis=-1)
-    places = xp.asarray(_places(dim), **_beside(raw))
+    places = xp.asarray(_indices(dim), **_device_of(raw))
     return xp.reshape(xp.take(numbers, places, axis=-1), (*raw.shape[:-1], dim, dim))
 
 
@@ -62,7 +62,7 @@ def raw_from_cholesky(chol: Array) -> Array:
     xp, dim = array_namespace(chol), chol.shape[-1]
     rows, columns = np.tril_indices(dim, -1)
     order = np.concatenate([np.arange(dim) * (dim + 1), rows * dim + columns])
-    flat = xp.take(xp.reshape(chol, (*chol.shape[:-2], dim * dim)), xp.asarray(order, **_beside(chol)), axis=-1)
+    flat = xp.take(xp.reshape(chol, (*chol.shape[:-2], dim * dim)), xp.asarray(order, **_device_of(chol)), axis=-1)
     return xp.concat([raw_from_positive(flat[..., :dim]), flat[..., dim:]], axis=-1)
 
 
@@ -78,11 +78,11 @@ def share_covariance(p: Gaussian) -> Gaussian:
     if isinstance(p, DiagGaussian):
         return p.with_scale(xp.exp(xp.mean(xp.log(p.std), axis=0)))
     geometric = xp.exp(xp.mean(xp.log(xp.linalg.diagonal(p.chol)), axis=0))
-    identity = xp.eye(p.dim, dtype=p.chol.dtype, **_beside(p.chol))
+    identity = xp.eye(p.dim, dtype=p.chol.dtype, **_device_of(p.chol))
     return p.with_scale(xp.tril(xp.mean(p.chol, axis=0), k=-1) + geometric * identity)
 
 
-def _places(dim: int) -> np.ndarray:
+def _indices(dim: int) -> np.ndarray:
     """Return the index of the raw number of each entry, row by row; above the diagonal that of an appended zero."""
     places = np.full((dim, dim), dim * (dim + 1) // 2)
     np.fill_diagonal(places, np.arange(dim))
@@ -90,6 +90,6 @@ def _places(dim: int) -> np.ndarray:
     return places.ravel()
 
 
-def _beside(x: Array) -> dict[str, object]:
+def _device_of(x: Array) -> dict[str, object]:
     """Return the device argument for an array to be combined with `x`; NumPy and JAX need none."""
     return {"device": x.device} if type(x).__module__.startswith("torch") else {}

@@ -68,7 +68,7 @@ def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
         for key in by:
             if key not in run.config and key not in (*settings(), AS_RELEASED):
                 raise RecordError(f"{run.path}: there is no setting {key!r} to distinguish runs by")
-        variant = tuple((key, _told_by(run, key)) for key in by)
+        variant = tuple((key, _distinguishing_value(run, key)) for key in by)
         gathered.setdefault((run.method, run.env_id, _text(variant)), []).append(run)
     groups = []
     for (method, env_id, _), members in gathered.items():
@@ -76,12 +76,12 @@ def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
         _check_alike(members)
         finished = tuple(run for run in members if run.finished)
         unfinished = tuple(run for run in members if not run.finished)
-        variant = tuple((key, _told_by(members[0], key)) for key in by)
+        variant = tuple((key, _distinguishing_value(members[0], key)) for key in by)
         groups.append(Group(method, env_id, variant, finished or unfinished, unfinished if finished else ()))
     return sorted(groups, key=_order)
 
 
-def _told_by(run: Run, key: str) -> Any:
+def _distinguishing_value(run: Run, key: str) -> Any:
     """Look up the value that distinguishes a run; `as_released` stands for all switches of the authors' release."""
     if key != AS_RELEASED:
         return run.config.get(key)

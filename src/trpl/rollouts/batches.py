@@ -116,7 +116,7 @@ class ThreadedEnvironments(SyncEnvironments):
     def __init__(self, task: str | Task, *, num_envs: int, seed: int):
         super().__init__(task, num_envs=num_envs, seed=seed)
         self._work, self._outcomes = SimpleQueue(), SimpleQueue()  # an executor's futures cost 0.1 ms more per step
-        self._helpers = [Thread(target=self._help, daemon=True) for _ in range(min(num_envs, num_cores()) - 1)]
+        self._helpers = [Thread(target=self._run_tasks, daemon=True) for _ in range(min(num_envs, num_cores()) - 1)]
         for helper in self._helpers:
             helper.start()
 
@@ -143,7 +143,7 @@ class ThreadedEnvironments(SyncEnvironments):
             raise error
         return sorted(ended, key=lambda found: found[0])
 
-    def _help(self) -> None:
+    def _run_tasks(self) -> None:
         """Run tasks until None arrives, and answer each with its exception or None."""
         while (work := self._work.get()) is not None:
             try:

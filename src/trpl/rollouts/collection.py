@@ -227,8 +227,8 @@ class Collector:
         self._raw = np.array(arrays["observations"], dtype=np.float64)
         self._normalised = np.array(arrays["normalised"], dtype=np.float32)
         self._returns, self._lengths = np.array(arrays["returns"]), np.array(arrays["lengths"])
-        self.normaliser.restore(_under("observation_normaliser", arrays))
-        self.reward_normaliser.restore(_under("reward_normaliser", arrays))
+        self.normaliser.restore(_without_prefix("observation_normaliser", arrays))
+        self.reward_normaliser.restore(_without_prefix("reward_normaliser", arrays))
         if not self.environments.restore(arrays, meta, observations=self._raw):
             self._returns[:], self._lengths[:] = 0.0, 0
             self._begin()
@@ -269,5 +269,5 @@ def _prefixed(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.nda
     return {f"{prefix}.{name}": array for name, array in arrays.items()}
 
 
-def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _without_prefix(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name.removeprefix(f"{prefix}."): array for name, array in arrays.items() if name.startswith(f"{prefix}.")}

@@ -79,7 +79,7 @@ def _multi_discrete(space: spaces.MultiDiscrete, task: Task) -> Head:
     return CategoricalHead(sizes, starts, tuple(space.nvec.shape))
 
 
-def _several(space: spaces.Tuple | spaces.Dict, task: Task) -> Head:
+def _composite(space: spaces.Tuple | spaces.Dict, task: Task) -> Head:
     names, members = _members(space)
     nested = [type(member).__name__ for member in members if isinstance(member, spaces.Tuple | spaces.Dict)]
     if nested or not members:
@@ -99,8 +99,8 @@ HEADS: Mapping[type[gym.Space], Callable[[Any, Task], Head]] = {
     spaces.Discrete: lambda space, task: CategoricalHead((int(space.n),), (int(space.start),)),
     spaces.MultiDiscrete: _multi_discrete,
     spaces.MultiBinary: lambda space, task: BernoulliHead(math.prod(space.shape), tuple(space.shape)),
-    spaces.Tuple: _several,
-    spaces.Dict: _several,
+    spaces.Tuple: _composite,
+    spaces.Dict: _composite,
 }
 
 

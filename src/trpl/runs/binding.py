@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 WINDOW = 20  # epochs to average over
-HARDLY, ALWAYS = 0.01, 0.99  # shares of states
+RARELY, ALWAYS = 0.01, 0.99  # shares of states
 PARTS = {"mean": ("projected_mean_share", "mean_bound"), "covariance": ("projected_cov_share", "cov_bound")}
 
 
@@ -24,14 +24,14 @@ class Binding:
             seen.append(metrics[key])
             del seen[:-WINDOW]
             share = sum(seen) / len(seen)
-            if len(seen) == WINDOW and not HARDLY < share < ALWAYS:
+            if len(seen) == WINDOW and not RARELY < share < ALWAYS:
                 del self._seen[part]
                 where = f"over {WINDOW} epochs the {part} was projected in {share:.0%} of states"
-                words.append(f"{where}: {_how(share, bound)}")
+                words.append(f"{where}: {_advice(share, bound)}")
         return f"note: {'; '.join(words)}" if words else None
 
 
-def _how(share: float, bound: str) -> str:
-    if share <= HARDLY:
+def _advice(share: float, bound: str) -> str:
+    if share <= RARELY:
         return f"the region hardly ever binds; a smaller {bound} or a larger learning_rate makes it matter"
     return f"the region always binds; a larger {bound} or a smaller learning_rate lets the policy move"

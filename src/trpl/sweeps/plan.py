@@ -34,7 +34,7 @@ from trpl.settings.config import Config, differing
 
 Values = Mapping[str, Any]
 VARIANT = re.compile(r"[\w=,+-][\w.=,+ -]{0,99}")
-MOST_SEEDS = 10_000
+MAX_SEEDS = 10_000
 KEYS = ("methods", "tasks", "seeds", "settings", "task", "method", "variant")
 NOT_IN_FILES = ("method", "env_id", "seed")  # given by methods, tasks and seeds, never as settings
 
@@ -186,10 +186,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
             seeds = range(first, end)
         else:
             seeds = range(int(text))
-        seeds = tuple(seeds[: MOST_SEEDS + 1])
+        seeds = tuple(seeds[: MAX_SEEDS + 1])
     except (ValueError, OverflowError):
         seeds = ()
-    if not 0 < len(seeds) <= MOST_SEEDS or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+    if not 0 < len(seeds) <= MAX_SEEDS or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise ConfigError(f'seeds {text!r}: give a number of seeds ("10"), a list ("3,5") or a range ("10:20")')
     return seeds
 
@@ -257,11 +257,11 @@ def _names(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _seeds(found: Any) -> tuple[int, ...]:
-    if type(found) is int and 1 <= found <= MOST_SEEDS:
+    if type(found) is int and 1 <= found <= MAX_SEEDS:
         return tuple(range(found))
     if isinstance(found, list) and found and all(type(seed) is int and seed >= 0 for seed in found):
         return tuple(found)
-    raise ConfigError(f"seeds must be a number of seeds (at most {MOST_SEEDS}) or a list of seeds, not {found!r}")
+    raise ConfigError(f"seeds must be a number of seeds (at most {MAX_SEEDS}) or a list of seeds, not {found!r}")
 
 
 def _table(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:

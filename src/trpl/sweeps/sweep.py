@@ -92,7 +92,9 @@ def sweep(
     ]
     for job in jobs:
         check_folder(job)
-    kept = [job for job in jobs if results is not None and _kept(job, Path(results) / job.folder.relative_to(out))]
+    kept = [
+        job for job in jobs if results is not None and _has_record(job, Path(results) / job.folder.relative_to(out))
+    ]
     missing = [job for job in jobs if job not in kept]
     pool = make_pool(workers=workers, ray_address=ray_address)
     with SweepTable(missing, console=console or Console(stderr=True)) as table:
@@ -102,7 +104,7 @@ def sweep(
     return result._replace(done=(*kept, *result.done))
 
 
-def _kept(job: Job, record: Path) -> bool:
+def _has_record(job: Job, record: Path) -> bool:
     """Tell whether a run without a folder has a record, as in a clone of a repository with results."""
     return not is_run(job.folder) and recorded(job.config, record)
 

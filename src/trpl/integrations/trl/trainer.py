@@ -69,13 +69,13 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
         **options: Any,
     ) -> None:
         if args is None:
-            name = model if isinstance(model, str) else bare(model).config._name_or_path
+            name = model if isinstance(model, str) else base_model(model).config._name_or_path
             args = TrustRegionGRPOConfig(f"{name.split('/')[-1]}-TrustRegionGRPO")
         if not isinstance(args, TrustRegionGRPOConfig):
             raise TypeError(f"args must be a TrustRegionGRPOConfig, not a {type(args).__name__}")
         self._next_scorer: Callable[[nn.Module, int], Scorer] | None = None
         super().__init__(model, reward_funcs, args, *others, **options)
-        add_kept_scores(bare(self.model), temperature=self.temperature, float32_head=args.cast_lm_head_to_fp32)
+        add_kept_scores(base_model(self.model), temperature=self.temperature, float32_head=args.cast_lm_head_to_fp32)
         self._watch = Watch(self.accelerator)
 
     def _get_per_token_logps_and_entropies(
@@ -159,7 +159,7 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
         return self.args
 
 
-def bare(model: nn.Module | None) -> PreTrainedModel:
+def base_model(model: nn.Module | None) -> PreTrainedModel:
     """Return the language model under its adapters, if it has any.
 
     Raises:

@@ -153,7 +153,7 @@ def condition(e: Engine, t: PerState, of: Pencil, found: Point) -> PerState:
     return (1.0 + t * e.xp.sqrt(e.matrix_dot(of.excess, of.excess))) * (1.0 + found.spread)
 
 
-def _following(
+def _next_step(
     e: Engine, t: PerState, found: Point, bound: PerState, bracket: tuple[PerState, PerState], unfinished: Mask
 ) -> tuple[PerState, PerState, PerState, Mask]:
     """Return the next t, bracket and mask: a third-order step, else Newton's on √KL, else the bracket's midpoint."""
@@ -189,7 +189,7 @@ def solve(
 
     def body(t: PerState, low: PerState, high: PerState, unfinished: Mask, *_: Array) -> tuple[Array, ...]:
         found = point(e, t, of, target)
-        return (*_following(e, t, found, bound, (low, high), unfinished), *found)
+        return (*_next_step(e, t, found, bound, (low, high), unfinished), *found)
 
     state = body(begin, xp.zeros_like(begin), xp.ones_like(begin), outside)
     state = e.loop(_unfinished, body, state, max_steps=MAX_STEPS)

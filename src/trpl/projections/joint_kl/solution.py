@@ -133,12 +133,12 @@ def _solve_outside(e: Engine, problem: _Problem, entropy: bool, equality: bool, 
     if not full:
         return _by_spectrum(e, problem, target, DIAG)
 
-    def finely(*operands: Array) -> tuple[Array, ...]:
+    def by_fine_method(*operands: Array) -> tuple[Array, ...]:
         problem = _Problem(*operands)
         return _by_spectrum(e, problem, Target(problem.log_scale if entropy else None, equality), FINE)
 
     found, bad = _by_newton(e, problem, target)
-    return e.recompute(bad, finely, found, *problem)
+    return e.recompute(bad, by_fine_method, found, *problem)
 
 
 def solve(

@@ -212,9 +212,9 @@ def _corrected(e: Engine, found: Terms, limit: PerState) -> Terms:
     return found
 
 
-def _as_found(e: Engine, found: Terms, limit: PerState) -> Terms:
+def _uncorrected(e: Engine, found: Terms, limit: PerState) -> Terms:
     return found
 
 
-DIAG = Method(_diag_change, _diag_spectrum, _diag_terms, _as_found)
+DIAG = Method(_diag_change, _diag_spectrum, _diag_terms, _uncorrected)
 FINE = Method(_full_change, _singular_spectrum, _qr_terms, _corrected)

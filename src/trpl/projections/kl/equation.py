@@ -161,10 +161,10 @@ def any_root(e: Engine, eigenvalues: Vector, bound: PerState, outside: Mask) -> 
 def series_root(e: Engine, excess: Matrix, bound: PerState, outside: Mask) -> PerState:
     """Find x in (0, 1] with KL(x) = ε where `outside`, else 1, from A itself; for bounds up to `LARGEST_NARROW`."""
     xp = e.xp
-    size = _at_least_tiny(e, e.matrix_dot(excess, excess))
+    size = _clamped_positive(e, e.matrix_dot(excess, excess))
     near = 2.0 * xp.sqrt(bound / size)  # the root of the first term alone
     traces = power_traces(e, near[..., None, None] * excess)
-    second, third = corrections(_at_least_tiny(e, traces[0]), *traces[1:3])
+    second, third = corrections(_clamped_positive(e, traces[0]), *traces[1:3])
     start = 1.0 + second + third  # relative to it, the root of the first three
     degrees = range(2, 2 + len(traces))
     terms = [(-1.0) ** k * (k - 1) / k * t * power for k, t, power in zip(degrees, traces, powers(start), strict=True)]
@@ -183,7 +183,7 @@ def power_traces(e: Engine, a: Matrix) -> list[PerState]:
     square = e.square(a)
     power = (a, square, a @ square, e.square(square))
     traces = [e.matrix_dot(power[k // 2 - 1], power[(k + 1) // 2 - 1]) for k in range(2, 9)]
-    ratio = traces[6] / _at_least_tiny(e, traces[4])
+    ratio = traces[6] / _clamped_positive(e, traces[4])
     for _ in range(4):
         traces.append(traces[-2] * ratio)
     return traces
@@ -194,6 +194,6 @@ def powers(y: PerState) -> list[PerState]:
     return list(accumulate([y * y] + [y] * 10, mul))
 
 
-def _at_least_tiny(e: Engine, x: PerState) -> PerState:
+def _clamped_positive(e: Engine, x: PerState) -> PerState:
     """Make a denominator positive also for equal policies, whose root is never used."""
     return e.xp.clip(x, e.xp.finfo(x.dtype).smallest_normal, None)

@@ -54,7 +54,7 @@ def _by_qr(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[M
     return polished(e, lambda x: qr_factor(e, x, ratio), x, bound, outside)
 
 
-def _of_any_width(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
+def _by_width(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
     """Use QR for wide regions, in which P can be ill-conditioned: it never squares a condition number."""
     return e.branch(
         outside & (bound > LARGEST_ORDINARY),
@@ -80,7 +80,7 @@ class Route(NamedTuple):
 
 NARROW = Route("NARROW", LARGEST_NARROW, narrow_root_outside, _by_series)
 ORDINARY = Route("ORDINARY", LARGEST_ORDINARY, any_root, _by_eigenvalues)
-WIDE = Route("WIDE", math.inf, any_root, _of_any_width)
+WIDE = Route("WIDE", math.inf, any_root, _by_width)
 ROUTES = (NARROW, ORDINARY, WIDE)
 
 
