@@ -24,6 +24,8 @@ def test_against_pytorchs_own_divergence():
     assert found.max == pytest.approx(wanted.max().item(), rel=1e-5)
     assert found.share_above == pytest.approx((wanted > 1.0).float().mean().item())
     assert found.estimate is None
+    words = f"mean {found.mean:.4g}, largest {found.max:.4g}, {found.share_above:.1%} above the bound"
+    assert str(found) == f"exact KL in 40 states: {words}"
     assert found.figures("ppo/").keys() == {"ppo/kl", "ppo/kl_max", "ppo/kl_above"}
 
 

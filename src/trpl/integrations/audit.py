@@ -3,7 +3,7 @@
     before = read(policy(observations))           # any framework's distribution, or a policy value
     ...                                           # any update
     found = exact_kl(policy(observations), before, bound=0.01)
-    print(found.mean, found.max, found.share_above)
+    print(found)                                  # found.mean, found.max, found.share_above, found.states
 
 PPO's `approx_kl` is a mean over sampled actions: it is noisy, it hides the worst state, and it is often computed from
 the last minibatch alone. Here nothing is sampled: each state's divergence has a closed form.
@@ -33,6 +33,12 @@ class KLAudit(NamedTuple):
     share_above: float | None
     estimate: float | None
     states: np.ndarray
+
+    def __str__(self) -> str:
+        """Say the numbers in a line, without the states."""
+        above = "" if self.share_above is None else f", {self.share_above:.1%} above the bound"
+        estimate = "" if self.estimate is None else f"; PPO's estimate of the mean {self.estimate:.4g}"
+        return f"exact KL in {self.states.size} states: mean {self.mean:.4g}, largest {self.max:.4g}{above}{estimate}"
 
     def figures(self, prefix: str = "") -> dict[str, float]:
         """Return the numbers by name, for a logger.
