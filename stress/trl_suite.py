@@ -1,10 +1,12 @@
 """trl's own GRPO tests with the trust-region trainer in the place of GRPO's: it passes wherever GRPO does.
 
-    python stress/trl_suite.py ~/trl --out bench/stress-trl.json     a clone of huggingface/trl at the installed version
+    python stress/trl_suite.py ~/trl --out bench/stress-trl.json     a clone of huggingface/trl, for its folder tests
 
-The tests load tiny models and a dataset from the hub. Models of the same architectures are made here from
-configurations, the dataset from a few lines, and the hub is switched off; tests that want more of it fail for GRPO too.
-Each test runs three times: with GRPO, with the trust-region trainer, and with it at two optimiser steps per batch.
+The trl that is tried is the installed one: the clone's tests run in a copy without its code. They load tiny models and
+a dataset from the hub. Models of the same architectures are made here from configurations, the dataset from a few
+lines, and the hub is switched off; tests that want more of it fail for GRPO too. Each test runs three times: with GRPO,
+with the trust-region trainer, and with it at two optimiser steps per batch. What did not pass is printed with its
+reason.
 """
 
 from __future__ import annotations
@@ -12,11 +14,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / "build" / "trl-suite"
@@ -57,7 +64,15 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # name on the hub → ar
     "LlamaForSequenceClassification-3.2": ("Llama", "ForSequenceClassification", {"num_labels": 1}),
 }
 TEMPLATES = {"Qwen2": "qwen2_5.jinja", "Qwen3": "qwen3.jinja", "Qwen3Moe": "qwen3.jinja"}  # those that trl brings
+KINDS = {"failure": "failed", "error": "failed", "skipped": "skipped"}  # as a report calls them
 PROMPTS = [f"{word} is better than" for word in ("Beautiful", "Explicit", "Simple", "Flat", "Sparse", "Now")]
+
+
+class Outcome(NamedTuple):
+    """What became of a test, and the first line of its reason."""
+
+    kind: str
+    why: str
 
 
 def make_hub(hub: Path) -> None:
@@ -112,14 +127,24 @@ def load_dataset(path: str, name: str = "", split: str | None = None, streaming:
     return datasets.DatasetDict(parts) if split is None else parts[split]
 
 
+def is_available(name: str) -> Callable[[], bool]:
+    """In the place of `trl.import_utils.is_…_available` of the clone's version that the installed one has not."""
+    found = re.fullmatch(r"is_(\w+)_available", name)
+    if found is None:
+        raise AttributeError(name)
+    return lambda: find_spec(found[1]) is not None
+
+
 def pytest_configure() -> None:
     """As a plugin of trl's tests: the dataset, and the trainer that is asked for."""
     import dataclasses
 
     import datasets
     import trl
+    from trl import import_utils
 
     datasets.load_dataset = load_dataset
+    import_utils.__dict__.setdefault("__getattr__", is_available)
     which = TRAINERS.index(os.environ["TRPL_TRAINER"])
     if which > 0:
         from trpl.integrations.trl import TrustRegionGRPOConfig, TrustRegionGRPOTrainer
@@ -130,19 +155,25 @@ def pytest_configure() -> None:
         trl.GRPOTrainer, trl.GRPOConfig = TrustRegionGRPOTrainer, config
 
 
-def run(clone: Path, trainer: str, only: str) -> dict[str, str]:
+def run(clone: Path, trainer: str, only: str) -> dict[str, Outcome]:
     """The outcome of each test."""
     report = HOME / f"{trainer.replace(', ', '-').replace(' ', '-')}.xml"
     command = [sys.executable, "-m", "pytest", "-p", "trl_suite", "-p", "no:cacheprovider", "-p", "no:warnings"]
     command += ["-q", "--tb=line", f"--junitxml={report}", "-k", f"({LEFT_OUT}) and ({only})"]
     variables = {"TRPL_TRAINER": trainer, "HF_HOME": str(HOME), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    path = os.pathsep.join((str(Path(__file__).parent), str(clone)))
-    environment = os.environ | variables | {"PYTHONPATH": path}
-    subprocess.run([*command, str(clone / "tests" / "test_grpo_trainer.py")], env=environment, cwd=clone)
+    path = os.pathsep.join((str(Path(__file__).parent), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))
+    place = HOME / "clone"
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(clone / "tests", place / "tests")
+    shutil.copy(clone / "pyproject.toml", place)  # its settings of pytest
+    file = place / "tests" / "test_grpo_trainer.py"
+    subprocess.run([*command, str(file)], env=os.environ | variables | {"PYTHONPATH": path}, cwd=place)
     found = {}
     for case in ElementTree.parse(report).iter("testcase"):
-        kinds = {child.tag for child in case}
-        outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+        outcome = Outcome("passed", "")
+        for child in case:
+            if child.tag in KINDS:
+                outcome = Outcome(KINDS[child.tag], child.get("message", "").split("\n")[0][:200])
         found[f"{case.get('classname')}::{case.get('name')}"] = outcome
     return found
 
@@ -150,7 +181,7 @@ def run(clone: Path, trainer: str, only: str) -> dict[str, str]:
 def main(argv: list[str]) -> int:
     """Run the tests, say which passed for GRPO and not here, and return their number."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("clone", type=Path, help="a clone of huggingface/trl at the installed version")
+    parser.add_argument("clone", type=Path, help="a clone of huggingface/trl, near the installed version")
     parser.add_argument("--only", default="test", help="a pytest expression over the tests' names")
     parser.add_argument("--out", type=Path, help="write the outcomes as JSON")
     args = parser.parse_args(argv)
@@ -158,13 +189,17 @@ def main(argv: list[str]) -> int:
         make_hub(HOME / "hub")
     found = {trainer: run(args.clone.resolve(), trainer, args.only) for trainer in TRAINERS}
     theirs, worse = found["grpo"], 0
+    for name, outcome in theirs.items():
+        if outcome.kind != "passed":
+            print(f"{outcome.kind} with GRPO: {name}: {outcome.why}")
+    print(f"trl {version('trl')}")
     for trainer, outcomes in found.items():
-        counts = {kind: list(outcomes.values()).count(kind) for kind in ("passed", "failed", "skipped")}
-        print(f"{trainer}: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
+        kinds = [outcome.kind for outcome in outcomes.values()]
+        print(f"{trainer}: " + ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("passed", "failed", "skipped")))
         for name, outcome in outcomes.items():
-            if outcome == "failed" and theirs.get(name) == "passed":
+            if outcome.kind == "failed" and theirs[name].kind == "passed":
                 worse += 1
-                print(f"  passes with GRPO alone: {name}")
+                print(f"  passes with GRPO alone: {name}: {outcome.why}")
     if args.out:
         args.out.write_text(json.dumps(found, indent=1) + "\n")
     return worse
