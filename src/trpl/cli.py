@@ -182,7 +182,7 @@ def conclude(result: Any, *, quiet: bool) -> int:
 
     curve = learning_curve(result.folder)
     if not quiet:
-        returned = "" if result.final_return is None else f", return {result.final_return:.0f} (last 20 evaluations)"
+        returned = "" if (final := result.final_return) is None else f", return {final:.0f} (last ≤ 20 evaluations)"
         print(f"finished {result.epochs} epochs{returned}")
         print(f"run folder      {result.folder}\nlearning curve  {curve}\ndigest          {result.digest}")
         print(f"evaluate        {program()} evaluate {result.folder}")

@@ -70,3 +70,9 @@ def test_a_choice_already_made_is_kept(monkeypatch):
 def test_environments_that_draw_nothing_are_named(tmp_path):
     with pytest.raises(video.RenderingError, match=r"test/Drift-v0 .*NotImplementedError"):
         video.record(nothing, "test/Drift-v0", tmp_path / "a.mp4")
+
+
+def test_an_environment_without_a_choice_of_camera_or_size_says_so(tmp_path):
+    for options, words in (({"size": (8, 8)}, "size"), ({"size": (8, 8), "camera": "track"}, "camera and no size")):
+        with pytest.raises(video.RenderingError, match=f"^Pendulum-v1 takes no {words}: leave it to the environment$"):
+            video.record(lambda _: np.zeros(1), "Pendulum-v1", tmp_path / "pendulum.gif", **options)

@@ -117,6 +117,10 @@ def _made(task: str | Task, seed: int, render_mode: str, options: Mapping[str, A
     except FaultyEnvironmentError as error:
         if not options:
             raise
+        if "unexpected keyword argument" in str(error):
+            given = dict.fromkeys("camera" if name == "camera_name" else "size" for name in options)
+            env_id, unsupported = as_task(task).env_id, " and no ".join(given)
+            raise RenderingError(f"{env_id} takes no {unsupported}: leave it to the environment") from error
         raise RenderingError(f"{error} (given {', '.join(options)}, which not every environment supports)") from error
 
 

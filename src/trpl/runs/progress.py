@@ -86,7 +86,7 @@ def remarks(config: Config, head: Head) -> list[str]:
         found = [f"the policy is a {head.words}"]
     if all(config.env_id not in table.tasks for table in TABLES.values()):
         found.append(
-            f"no preset was tuned for {config.env_id}: its settings come from another table, with a budget of"
+            f"no preset was tuned for {config.env_id}: these are the MuJoCo settings, with a budget of"
             f" {config.total_steps:,} steps (--steps N changes it)"
         )
     return found
