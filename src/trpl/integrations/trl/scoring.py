@@ -110,8 +110,9 @@ def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
     weight, bias = adapted(output), getattr(output, "bias", None)
     if hasattr(weight, "ds_id"):
         raise ValueError("the output embedding is partitioned by DeepSpeed ZeRO-3, which is not supported")
-    if hasattr(weight, "full_tensor"):  # FSDP2 keeps parameters as distributed tensors
-        weight, bias = weight.full_tensor(), None if bias is None else bias.full_tensor()
+    gather = getattr(weight, "full_tensor", None)
+    if gather is not None:  # FSDP2 keeps parameters as distributed tensors
+        weight, bias = gather(), None if bias is None else bias.full_tensor()
     config = model.config.get_text_config()
     return Head(
         weight,
@@ -133,7 +134,10 @@ def adapted(output: Any) -> Tensor:
     ups, variants = getattr(output, "lora_B", {}), getattr(output, "lora_variant", {})
     if any(name not in ups or ups[name].bias is not None or name in variants for name in output.active_adapters):
         raise ValueError(f"{type(output).__name__} on the vocabulary head: of PEFT's adapters only LoRA is known there")
-    return sum((output.get_delta_weight(name) for name in output.active_adapters), output.weight)
+    weight: Tensor = output.weight
+    for name in output.active_adapters:
+        weight = weight + output.get_delta_weight(name)
+    return weight
 
 
 def logit_scale(config: PretrainedConfig) -> float:

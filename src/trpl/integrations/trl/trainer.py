@@ -108,7 +108,7 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
                     "version of trl scores in another order than the versions trpl was tested with"
                 )
             output[IDS], output[LOG_PROBS] = old
-        elif args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations) != 0:
+        elif args.gradient_accumulation_steps % ((args.steps_per_generation or 1) * args.num_iterations) != 0:
             raise RuntimeError(
                 f"trl returned no {OLD!r} for a batch of several optimiser steps, so there is nothing to hold the "
                 "policy to: this version of trl keeps the old policy elsewhere than the versions trpl was tried with"
