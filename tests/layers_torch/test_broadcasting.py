@@ -11,7 +11,7 @@ from cases import CASES, KINDS
 from families.pairs import KINDS as FAMILIES
 from frameworks import TYPES, Torch, policies, without_numpy
 from generators import gentle_pair
-from trpl.torch import JointKLProjection
+from trpl.torch import JointKLProjection, KLProjection
 
 framework = Torch()
 every_case = pytest.mark.parametrize("case", [case for case in CASES if not case.entropy], ids=str)
@@ -117,3 +117,23 @@ def test_an_entropy_held_inside_the_bound(kind, held, itself):
     inputs = [x.clone().requires_grad_() for x in (*p, target)]
     assert in_engine(itself, lambda: torch.autograd.gradcheck(call, inputs, rtol=1e-5, atol=1e-7, fast_mode=True))
     assert np.isfinite(projected[1].numpy()).all()
+
+
+def test_messages_name_the_policy_that_is_meant():
+    """A distribution that is none of ours, in each place of each call."""
+    p, q = policies(framework, gentle_pair("diag", NUM, 2))
+    strange = torch.distributions.Poisson(torch.ones(NUM, 2))
+    for layer in (KLProjection(0.1, 0.1), JointKLProjection(0.1)):
+        calls = {
+            "predicted": [
+                lambda x, f=layer: f(x, q),
+                lambda x, f=layer: f.penalty(x, p),
+                lambda x, f=layer: f.audit(x, p, q),
+            ],
+            "old": [lambda x, f=layer: f(p, x), lambda x, f=layer: f.audit(p, p, x)],
+            "projected": [lambda x, f=layer: f.penalty(p, x), lambda x, f=layer: f.audit(p, x, q)],
+        }
+        for name, some in calls.items():
+            for call in some:
+                with pytest.raises((ValueError, TypeError), match=f"^{name}\\b|{name} must"):
+                    call(strange)
