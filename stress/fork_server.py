@@ -37,6 +37,7 @@ TESTS = [
     *("tests/gaussians", "tests/projections", "tests/families", "tests/language", "tests/conformance"),
     *("tests/layers_torch", "tests/layers_jax", "tests/compat", "tests/policies/test_heads.py"),
     *("tests/algorithms/test_losses.py", "tests/algorithms/test_losses_both_ways.py"),
+    "tests/algorithms/test_loss_terms.py",
 ]
 AT_IMPORT = ["tests/test_engine_operations.py", "tests/test_engines.py", "tests/test_matrix_roots.py"]
 TRACED = re.compile("jax|jit|frameworks|compile")
@@ -60,7 +61,9 @@ class Server:
         settings.register_profile("faults", phases=[Phase.explicit, Phase.generate], database=None)  # no shrinking
         settings.load_profile("faults")
         items = [item for item in session.items if wanted(item, traced=self.options.traced)]
-        self.items = {item.nodeid: item for item in some_of_each(items, self.options.each)}
+        known = {key.rpartition("@")[0] for key in records("reached.jsonl", "key")}
+        chosen = [item for item in items if item.nodeid in known] + some_of_each(items, self.options.each)
+        self.items = {item.nodeid: item for item in chosen}
         self.keys = {name: f"{name}@{digest(Path(item.path))}" for name, item in self.items.items()}
         if self.options.traced:
             import torch._dynamo.symbolic_convert  # noqa: F401
@@ -74,9 +77,7 @@ class Server:
 
     def recorded(self) -> dict[str, dict]:
         """Lines and seconds of every test, by its key; what is not known yet is found out."""
-        path = Path("reached.jsonl")
-        lines = path.read_text().splitlines() if path.exists() else []
-        known = {entry["key"]: entry for entry in map(json.loads, lines)}
+        path, known = Path("reached.jsonl"), records("reached.jsonl", "key")
         new = [name for name, key in self.keys.items() if key not in known]
         print(f"{len(self.items)} tests, {len(new)} of them new", flush=True)
         together = 1 if self.options.traced else 40  # what one test has compiled, the next would not trace again
@@ -123,9 +124,7 @@ class Server:
 
     def try_all(self) -> None:
         """Give every fault the tests that it has not met."""
-        path = Path("verdicts.jsonl")
-        lines = path.read_text().splitlines() if path.exists() else []
-        known = {entry["name"]: entry for entry in map(json.loads, lines)}
+        path, known = Path("verdicts.jsonl"), records("verdicts.jsonl", "name")
         mutants = json.loads(Path("mutants.json").read_text())
         counts: Counter[str] = Counter()
         for number, mutant in enumerate(mutants):
@@ -204,6 +203,12 @@ VERDICTS = {
     **{SURVIVED: "survived", KILLED: "killed", UNTRIED: "untried"},
     **{-signal.SIGALRM: "timeout", -signal.SIGPROF: "timeout"},
 }
+
+
+def records(file: str, key: str) -> dict[str, dict]:
+    """The last line of each in a file of JSON lines."""
+    lines = Path(file).read_text().splitlines() if Path(file).exists() else []
+    return {entry[key]: entry for entry in map(json.loads, lines)}
 
 
 def wanted(item: pytest.Item, *, traced: bool) -> bool:

@@ -14,28 +14,30 @@ ENTROPIES = np.log([1.0, 2.0, 4.0]) + 0.5 * math.log(2.0 * math.pi * math.e)
 every_framework = pytest.mark.parametrize("array", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
 
 
+def terms(array, **options):
+    policy = DiagGaussian(array(np.zeros((3, 1))), array(np.array([[1.0], [2.0], [4.0]])))
+    given = {"log_ratio": np.log(RATIOS), "advantages": ADVANTAGES, "penalties": PENALTIES}
+    arrays = {name: array(x) for name, x in given.items()}
+    found = trust_region_loss(policy, **arrays, **{"regression_weight": 0.0, **options})
+    return [float(x) for x in (found.total, found.surrogate, found.penalty)]
+
+
 @every_framework
 def test_the_sum_and_its_terms(array):
-    policy = DiagGaussian(array(np.zeros((3, 1))), array(np.array([[1.0], [2.0], [4.0]])))
-
-    def loss(**options):
-        found = trust_region_loss(
-            policy,
-            log_ratio=array(np.log(RATIOS)),
-            advantages=array(ADVANTAGES),
-            penalties=array(PENALTIES),
-            **{"regression_weight": 0.0, "normalise": False, **options},
-        )
-        return [float(x) for x in (found.total, found.surrogate, found.penalty)]
-
-    plain = -(1.0 - 2.0 + 5.0) / 3.0
-    assert loss() == pytest.approx([plain, plain, 0.3])
-    assert loss(regression_weight=4.0) == pytest.approx([plain + 1.2, plain, 0.3])
-    assert loss(entropy_weight=0.5) == pytest.approx([plain - 0.5 * ENTROPIES.mean(), plain, 0.3])
-    for unbiased, deviation in ((False, math.sqrt(6.0)), (True, 3.0)):
+    """With advantages normalised by either deviation."""
+    for options, deviation in (({}, math.sqrt(6.0)), ({"unbiased": False}, math.sqrt(6.0)), ({"unbiased": True}, 3.0)):
         own = -(RATIOS * (ADVANTAGES - 2.0) / deviation).mean()
-        assert loss(normalise=True, unbiased=unbiased)[1] == pytest.approx(own, rel=1e-6)
-    assert loss(normalise=True) == loss(normalise=True, unbiased=False)
+        near = {"rel": 1e-6}
+        assert terms(array, **options) == pytest.approx([own, own, 0.3], **near)
+        assert terms(array, regression_weight=4.0, **options) == pytest.approx([own + 1.2, own, 0.3], **near)
+        bonus = 0.5 * ENTROPIES.mean()
+        assert terms(array, entropy_weight=0.5, **options) == pytest.approx([own - bonus, own, 0.3], **near)
+
+
+@every_framework
+def test_advantages_as_they_are(array):
+    plain = -(1.0 - 2.0 + 5.0) / 3.0
+    assert terms(array, normalise=False) == pytest.approx([plain, plain, 0.3])
 
 
 @every_framework
