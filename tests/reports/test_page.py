@@ -153,6 +153,9 @@ def test_an_empty_cell_says_why_and_what_there_is(tmp_path, num_epochs, total, w
     assert words in page
     if num_epochs < 20:
         assert "last evaluations" in page
+        assert "20,480 environment steps in all" in page
+        assert "Scores over tasks need" in page
+        assert "Comparisons need" in page
 
 
 def test_unlike_runs_are_refused_and_told_apart_on_request(tmp_path):

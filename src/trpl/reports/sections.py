@@ -35,7 +35,12 @@ def summary(groups: Sequence[Group]) -> Markup:
     steps = sum(run.steps for run in runs)
     methods, tasks = len({group.name for group in groups}), len({group.env_id for group in groups})
     counts = (_count(len(runs), "run"), _count(methods, "method"), _count(tasks, "task"))
-    return tag("p", f"{', '.join(counts)}; {steps / 1e6:.1f} million environment steps in all.", class_="lead")
+    return tag("p", f"{', '.join(counts)}; {_amount(steps)} environment steps in all.", class_="lead")
+
+
+def _amount(steps: float) -> str:
+    """Write a number of steps, in millions unless there are few."""
+    return f"{steps / 1e6:.3g} M" if steps >= 1e5 else f"{steps:,.0f}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -111,7 +116,7 @@ def _best(scores: Sequence[GroupScores]) -> dict[tuple[str, str], list[str]]:
 def _task_header(task: str, scores: Sequence[GroupScores]) -> Content:
     budgets = sorted({entry.group.runs[0].total_steps for entry in scores if entry.group.env_id == task})
     paper = paper_table()["tasks"].get(task)
-    steps = ", ".join(f"{budget / 1e6:.3g} M" for budget in budgets) + " steps"
+    steps = ", ".join(map(_amount, budgets)) + " steps"
     beside = f"; paper: {paper['name']}, {paper['total_steps'] / 1e6:.3g} M" if paper else ""
     return [task.removeprefix("trpl/"), tag("small", steps + beside)]
 
@@ -178,9 +183,9 @@ def same_steps(scores: Sequence[GroupScores]) -> Markup | None:
     return render([tag("h3", "At the steps of the paper's 20 % column"), tag("p", words), table(header, rows)])
 
 
-def aggregates(found: Aggregates | None) -> Markup | None:
+def aggregates(found: Aggregates | None) -> Markup:
     if found is None:
-        return None
+        return tag("p", "Scores over tasks need final returns on tasks for which the paper reports PPO's.")
     rows = [
         [cell(entry.name), cell(entry.num_runs)]
         + [
@@ -205,9 +210,9 @@ def _estimate_cells(found: Estimate, digits: int = 2) -> list[Markup]:
     return [cell(value, digits=digits), ends]
 
 
-def comparisons(pairs: Sequence[Comparison]) -> Markup | None:
+def comparisons(pairs: Sequence[Comparison]) -> Markup:
     if not pairs:
-        return None
+        return tag("p", "Comparisons need final returns of two methods on one task.")
     rows = [
         [cell(pair.first.env_id), cell(pair.first.name), cell(pair.second.name),
          *_estimate_cells(pair.difference, 0), *_estimate_cells(pair.probability),
