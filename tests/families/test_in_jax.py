@@ -99,3 +99,17 @@ def test_float32():
     wide = trpl.Categorical(np.asarray(found.logits, dtype="float64"))
     p, q = policies(kind, np.asarray)
     assert_allclose(trpl.kl(wide, q), np.minimum(BOUND, trpl.kl(p, q)), rtol=1e-3)
+
+
+def test_eager_calls_compile_once(compiled_in_haste, caplog):
+    """A class variable and bits, which no Gaussian is: neither a call nor a gradient compiles the second time."""
+    layer = trpl.jax.JointKLProjection(BOUND)
+    old = trpl.Product((trpl.Categorical(np.zeros((3, 4))), trpl.Bernoulli(np.zeros((3, 2)))))
+    old = jax.tree.map(jax.numpy.asarray, old)
+    predicted = jax.tree.map(lambda x: x + jax.numpy.arange(x.shape[-1]), old)
+    gradient = jax.grad(lambda p: sum(x[..., 0].sum() for x in jax.tree.leaves(layer(p, old))))
+    jax.block_until_ready((layer(predicted, old), gradient(predicted)))
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        for _ in range(2):
+            jax.block_until_ready((layer(predicted, old), gradient(predicted)))
+    assert not [r for r in caplog.records if "ompil" in r.getMessage()]
