@@ -167,21 +167,15 @@ HOSTS_OWN = ", settings of the host's own example"
 TUNED = ", tuned"
 AGENTS = {
     "skrl": ("PPO", "TRPL", f"PPO{HOSTS_OWN}"),
-    "rl_games": ("PPO", f"PPO{TUNED}", f"TRPL{TUNED}", f"PPO{HOSTS_OWN}", f"TRPL{HOSTS_OWN}"),
+    "rl_games": ("PPO", "TRPL", f"PPO{TUNED}", f"TRPL{TUNED}", f"PPO{HOSTS_OWN}", f"TRPL{HOSTS_OWN}"),
     "rl_zoo3": (f"PPO{HOSTS_OWN}", "TRPL"),
 }
 TRIED: dict[str, dict[str, list[dict[str, Any]]]] = {
     "rl_games": {
-        "PPO": [{}, {"kl_threshold": 0.03}, {"kl_threshold": 0.008}, {"e_clip": 0.3}, {"e_clip": 0.1}],
+        "PPO": [{}, {"kl_threshold": 0.03}, {"kl_threshold": 0.008}, {"e_clip": 0.3}],
         "TRPL": [
             {"trust_region": {"mean_bound": mean, "cov_bound": cov, "regression_weight": weight}}
-            for mean, cov, weight in (
-                (0.1, 0.01, 8.0),
-                (0.1, 0.01, 1.0),
-                (0.3, 0.03, 8.0),
-                (0.3, 0.03, 1.0),
-                (1, 0.1, 1.0),
-            )
+            for mean, cov, weight in ((0.1, 0.01, 8.0), (0.3, 0.03, 8.0), (0.3, 0.03, 1.0), (1.0, 0.1, 1.0))
         ],
     }
 }

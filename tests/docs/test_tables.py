@@ -51,3 +51,15 @@ def test_the_table_of_families_is_that_of_the_registry(monkeypatch):
     import make_families
 
     assert (ROOT / "docs" / "generated" / "families.md").read_text(encoding="utf-8") == make_families.table()
+
+
+def test_the_hosts_pages_have_the_tables_of_their_results(monkeypatch):
+    """Made by `python docs/make_hosts.py`; no return is written by hand."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import make_hosts
+
+    for file in make_hosts.RESULTS.glob("*.json"):
+        made = (make_hosts.OUT / f"{file.stem}.md").read_text(encoding="utf-8")
+        assert made == make_hosts.table(json.loads(file.read_text(encoding="utf-8"))), file.stem
+        page = (ROOT / "docs" / f"{file.stem}.md").read_text(encoding="utf-8")
+        assert f'--8<-- "docs/generated/{file.stem}.md"' in page
