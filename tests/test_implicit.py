@@ -264,9 +264,9 @@ found = {"diag": calls(KL(), diag), "full": calls(KL(), full), "w2": calls(Wasse
 
 crossings = []
 for name in ("to_numpy", "to_torch"):
-    def counting(arrays, original=getattr(engines, name), name=name):
+    def counting(*given, original=getattr(engines, name), name=name, **options):
         crossings.append(name)
-        return original(arrays)
+        return original(*given, **options)
     setattr(engines, name, counting)
 import trpl.implicit.for_torch as adapter
 adapter.to_numpy, adapter.to_torch = engines.to_numpy, engines.to_torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,12 @@ def is_floating(x: Any) -> bool:
     return x.dtype in (torch_engine().floats if framework_of(x) == "PyTorch" else _FLOATS)
 
 
+_NUMBERS = (float, int, np.generic)
+
+
 def is_number(x: object) -> bool:
     """Tell whether `x` is a scalar of Python or NumPy, whose value is known even if arrays are traced."""
-    return isinstance(x, int | float | np.generic)
+    return isinstance(x, _NUMBERS)
 
 
 def is_symbolic_number(x: object) -> bool:
@@ -137,17 +141,43 @@ def suits_numpy(tensors: Sequence[Any]) -> bool:
     return not state._len_torch_dispatch_stack()
 
 
-def to_numpy(tensors: Sequence[Any]) -> list[Any]:
-    """View CPU tensors as NumPy arrays on the same memory; None stays None."""
-    return [
-        None if x is None else x.detach().numpy() if not x.is_neg() else x.numpy(force=True) for x in tensors
-    ]  # `force` alone would double the cost
+def to_numpy(values: Sequence[Any], dtype: Any = None) -> list[Any]:
+    """View CPU tensors as NumPy arrays on the same memory.
+
+    Numbers become constants of the tensors' `dtype`; NumPy arrays and None stay.
+    """
+    tensor = sys.modules["torch"].Tensor
+    found = []
+    for x in values:
+        if isinstance(x, tensor):
+            plain = x.detach() if x.requires_grad else x
+            x = plain.numpy(force=True) if x.is_neg() else plain.numpy()  # `force` alone would double the cost
+        elif x is not None and type(x) is not np.ndarray:
+            x = _constant(x, dtype)
+        found.append(x)
+    return found
 
 
-def to_torch(arrays: Sequence[Any]) -> list[Any]:
-    """View NumPy arrays as tensors on the same memory; copy read-only arrays and scalars."""
-    from_numpy = sys.modules["torch"].from_numpy
-    return [
-        None if x is None else from_numpy(x if type(x) is np.ndarray and x.flags.writeable else np.array(x))
-        for x in arrays
-    ]
+@functools.lru_cache(maxsize=256)
+def _constant(value: float, dtype: Any) -> np.ndarray:
+    """Make a read-only array of a number, in the NumPy dtype of a PyTorch one."""
+    found = np.asarray(value, "float32" if dtype is sys.modules["torch"].float32 else "float64")
+    found.flags.writeable = False
+    return found
+
+
+def to_torch(values: Sequence[Any], *, contiguous: bool = False) -> list[Any]:
+    """View NumPy arrays as tensors on the same memory; copy read-only arrays and scalars.
+
+    Tensors and None stay.
+    """
+    torch = sys.modules["torch"]
+    tensor, from_numpy = torch.Tensor, torch.from_numpy
+    found = []
+    for x in values:
+        if x is not None and not isinstance(x, tensor):
+            if type(x) is not np.ndarray or not x.flags.writeable:
+                x = np.array(x)
+            x = from_numpy(np.asarray(x, order="C") if contiguous else x)
+        found.append(x)
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from trpl.engines.for_torch import torch_engine
 from trpl.engines.protocol import mT
-from trpl.engines.shared import DIRECT, python_loop, recompute_indexed
+from trpl.engines.shared import python_loop, recompute_indexed
 
 if TYPE_CHECKING:
     from trpl.engines.protocol import Engine
@@ -47,15 +47,16 @@ def _numpy_solve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _numpy_namespace() -> Any:
     made: Any = types.ModuleType("trpl.engines.numpy")
-    made.__getattr__ = lambda name: getattr(np, name)
+    made.__dict__.update({name: value for name, value in vars(np).items() if not name.startswith("_")})
     made.__dict__.update(
         sum=_numpy_sum,
         clip=_numpy_clip,
-        min=lambda x, axis=None: _extreme("amin", np.minimum, x, axis),
-        max=lambda x, axis=None: _extreme("amax", np.maximum, x, axis),
+        min=functools.partial(_extreme, "amin", np.minimum),
+        max=functools.partial(_extreme, "amax", np.maximum),
         flip=lambda x, axis: np.flip(x, axis).copy(),  # contiguous, as PyTorch's: a product follows
         concat=np.concatenate,  # np.concat, np.astype and svdvals are new in NumPy 2
         astype=lambda x, dtype: x.astype(dtype),
+        finfo=functools.cache(np.finfo),
         linalg=types.SimpleNamespace(
             eigh=np.linalg.eigh,
             eigvalsh=np.linalg.eigvalsh,
@@ -63,7 +64,6 @@ def _numpy_namespace() -> Any:
             svdvals=lambda x: np.linalg.svd(x, compute_uv=False),
             solve=_numpy_solve,
         ),
-        **{name: getattr(np, name) for name in DIRECT if name not in ("sum", "clip")},
     )
     return made
 
@@ -94,10 +94,12 @@ def _by_torch(name: str, x: np.ndarray) -> np.ndarray:
     return getattr(torch, name)(torch.from_numpy(np.ascontiguousarray(x))).numpy()
 
 
-def _extreme(name: str, ufunc: np.ufunc, x: np.ndarray, axis: int | None) -> np.ndarray:
+def _extreme(name: str, ufunc: np.ufunc, x: np.ndarray, axis: int | None = None) -> np.ndarray:
     """Return the least or greatest entry; by PyTorch, if it is loaded, along a short last axis: six times as fast."""
+    if axis != -1 or x.size < MIN_SIZE_FOR_TORCH or x.dtype.kind != "f" or not x.flags.writeable:
+        return ufunc.reduce(x, axis=axis)
     torch = sys.modules.get("torch")
-    if torch is None or axis != -1 or x.size < MIN_SIZE_FOR_TORCH or x.dtype.kind != "f" or not x.flags.writeable:
+    if torch is None:
         return ufunc.reduce(x, axis=axis)
     return getattr(torch, name)(torch.from_numpy(x), -1).numpy()
 
@@ -143,7 +145,11 @@ class NumpyEngine:
         return x
 
     def finite(self, *arrays: np.ndarray) -> bool:
-        total = sum([np.vdot(x, x) for x in arrays])  # may overflow: then check each entry
+        total, rest = 0.0, iter(arrays)
+        for x in rest:  # in pairs: a product is finite only where both are
+            y = next(rest, x)
+            total += np.vdot(x, y) if x.size == y.size else np.vdot(x, x) + np.vdot(y, y)
+        # The sum may overflow: then check each entry.
         return math.isfinite(total) or all([bool(np.isfinite(x).all()) for x in arrays])
 
     def is_lower(self, x: np.ndarray) -> bool:

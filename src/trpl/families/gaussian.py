@@ -124,9 +124,9 @@ class GaussianFamily:
 
     def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
         mean, scale = projected
-        sound = mean is None or e.finite(mean)
+        sound = e.finite(*[x for x in projected if x is not None])
         if scale is not None and 0 not in scale.shape:
-            sound = sound and e.finite(scale) and bool(e.xp.min(e.diagonal(scale) if self.full else scale) > 0.0)
+            sound = sound and bool(e.xp.min(e.diagonal(scale) if self.full else scale) > 0.0)
         if not sound:
             raise ConvergenceError(
                 "the projection is not finite, or its covariance singular: the covariances are too ill-conditioned, or "

@@ -7,7 +7,6 @@ operations of a fusible problem; any other problem is one opaque operator for th
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from trpl import engines
 from trpl.engines import NUMPY, Engine, to_numpy, to_torch, torch_engine
 from trpl.implicit.attaching import ADAPTERS, checked_solve
 from trpl.implicit.folding import folded, without_axis
+from trpl.implicit.operators import gradients, register, solve_whole, without_autocast
 from trpl.implicit.problems import NO_FORWARD, NO_SECOND, Problem, pulled_back
 
 _state: Any = torch._C  # private names, each with a canary in tests/test_engines.py
@@ -30,28 +30,18 @@ def attach(problem: Problem, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """See `trpl.implicit.attach`."""
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     if engines.suits_numpy(tensors):
-        dtype = _NUMPY_DTYPES[inputs[0].dtype]
-        found = iter(to_numpy(tensors))
-        constants = [next(found) if isinstance(x, Tensor) else np.asarray(x, dtype) for x in inputs]
-        return _attach_eagerly(problem, NUMPY, inputs, constants)
+        return _attach_eagerly(problem, NUMPY, inputs, to_numpy(inputs, inputs[0].dtype))
     like = inputs[0]
     filled = [x if isinstance(x, Tensor) else like.new_full((), x) for x in inputs]
     traced = torch.compiler.is_compiling() or any(x.is_meta or engines.is_fake(x) for x in tensors)
-    with _without_autocast(like):
+    with without_autocast(like):
         if traced or torch._C._are_functorch_transforms_active():
             return Transformed.apply(problem, *filled)[: len(problem.signature.outputs)]  # pyright: ignore[reportOptionalSubscript]
         return _attach_eagerly(problem, torch_engine(), filled, [x.detach() for x in filled])
 
 
-_NUMPY_DTYPES = {torch.float32: np.dtype("float32"), torch.float64: np.dtype("float64")}
-
-
-def _without_autocast(like: Tensor) -> contextlib.AbstractContextManager:
-    """Disable autocast, which would compute the maths' products in bfloat16."""
-    kind = like.device.type
-    if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return contextlib.nullcontext()
-    return torch.autocast(kind, enabled=False)
+MAX_KEPT = 1 << 11
+"""Number of entries up to which residuals stay NumPy arrays on the node: a saved tensor costs about 4 µs."""
 
 
 class _Call(NamedTuple):
@@ -60,83 +50,62 @@ class _Call(NamedTuple):
     problem: Problem
     engine: Engine
     moved: tuple[bool, ...]  # which outputs belong to the node
+    inputs: tuple[Any, ...] = ()  # constants where the caller gave numbers, else None
+    residuals: tuple[Any, ...] = ()  # where they are small
+
+    def saved(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """Return inputs, outputs and residuals: the tensors that the node saved and the arrays that the call kept."""
+        rest = iter(tensors)
+        return [next(rest) if x is None else x for x in self.inputs] + [*rest, *self.residuals]
 
 
 def _attach_eagerly(problem: Problem, e: Engine, inputs: Sequence[Any], constants: list) -> tuple[Any, ...]:
     wanted = torch.is_grad_enabled() and any([isinstance(x, Tensor) and x.requires_grad for x in inputs])
-    with contextlib.nullcontext() if e is NUMPY else torch.no_grad():
+    if e is NUMPY:
         solved = checked_solve(problem, e, constants)
+    else:
+        with torch.no_grad():
+            solved = checked_solve(problem, e, constants)
     outputs = inputs[: len(problem.signature.outputs)]
     if solved is None:
         return tuple(outputs)
-    moved = tuple([y is not None for y in solved.outputs])
     contiguous = np.ascontiguousarray if e is NUMPY else Tensor.contiguous  # LAPACK's factors are column-major
+    moved, residuals = tuple([y is not None for y in solved.outputs]), solved.residuals
     arrays = [contiguous(y) for y in solved.outputs if y is not None]
     if wanted or forward_ad._current_level >= 0:
-        arrays = [*arrays, *solved.residuals]
-        if e is NUMPY:
-            numbers = [c for x, c in zip(inputs, constants, strict=True) if not isinstance(x, Tensor)]
-            size = len(arrays)
-            arrays = to_torch(arrays + numbers)
-            rest = iter(arrays[size:])
-            inputs = [x if isinstance(x, Tensor) else next(rest) for x in inputs]
-            del arrays[size:]
-        found = iter(Eager.apply(_Call(problem, e, moved), arrays, *inputs))  # pyright: ignore[reportArgumentType]
+        small = e is NUMPY and sum([x.size for x in residuals if x is not None]) <= MAX_KEPT
+        kept, saved = (residuals, ()) if small else ((), residuals)
+        numbers = tuple([None if isinstance(x, Tensor) else c for x, c in zip(inputs, constants, strict=True)])
+        call = _Call(problem, e, moved, numbers, kept)
+        arrays = [*arrays, *saved]
+        found = iter(Eager.apply(call, to_torch(arrays) if e is NUMPY else arrays, *inputs))  # pyright: ignore[reportArgumentType]
     else:
         found = iter(to_torch(arrays) if e is NUMPY else arrays)
     return tuple([next(found) if here else x for here, x in zip(moved, outputs, strict=True)])
-
-
-def _gradients(
-    call: _Call, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None], needed: Sequence[bool]
-) -> tuple[Any, ...]:
-    """Compute the cotangents of the inputs, with the engine that computed the solution.
-
-    `sum()` gives an expanded (stride-0) cotangent, and batched products of such views are slow, so it is copied.
-    """
-    problem, e, _ = call
-    given = [None if g is None else g.contiguous() for g in cotangents]
-    dense = [g for g in given if g is not None]
-    if e is not NUMPY or not engines.suits_numpy(dense):
-        with _without_autocast(saved[0]):
-            e = torch_engine() if e is NUMPY else e
-            return tuple(pulled_back(problem, e, saved, given, needed))
-    arrays = to_numpy([*saved, *dense])
-    rest = iter(arrays[len(saved) :])
-    numpy_given = [None if g is None else next(rest) for g in given]
-    with np.errstate(all="ignore"):
-        found = pulled_back(problem, NUMPY, arrays[: len(saved)], numpy_given, needed)
-    # Pass a cotangent through as the caller's tensor, not as an alias of its memory.
-    known = {id(a): g for a, g in zip(numpy_given, cotangents, strict=True) if a is not None}
-    fresh = iter(to_torch([np.ascontiguousarray(g) for g in found if g is not None and id(g) not in known]))
-    return tuple([None if g is None else known[id(g)] if id(g) in known else next(fresh) for g in found])
-
-
-def _per_output(call: _Call, cotangents: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return one cotangent per output of the problem, None for outputs that are not the node's."""
-    rest = iter(cotangents)
-    return [next(rest) if here else None for here in call.moved]
 
 
 def _backward(
     call: _Call, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> tuple[Any, ...]:
     num = len(needed)
-    if all(g is None for g in cotangents):
+    dense = [g for g in cotangents if g is not None]
+    if not dense:
         return (None,) * num
     if torch.compiler.is_compiling():
         return _traced_gradients(call, saved, cotangents, needed)
-    dense = [g for g in cotangents if g is not None]
-    if any(_state._functorch.is_legacy_batchedtensor(g) for g in dense):
+    transformed = torch._C._are_functorch_transforms_active()
+    batched = any([_state._functorch.is_legacy_batchedtensor(g) for g in dense])
+    if not (transformed or batched or torch.is_grad_enabled()):
+        return gradients(call.problem, call.engine, saved, cotangents, needed)
+    saved = to_torch(saved)
+    if batched:
         return _gradients_of_batched(call, saved, cotangents, needed)
-    if torch._C._are_functorch_transforms_active():
+    if transformed:
         given = tuple(g is not None for g in cotangents)
         rest = iter(Pullback.apply(call, tuple(needed), given, *saved, *dense))  # pyright: ignore[reportArgumentType]
         return tuple([next(rest) if here else None for here in needed])
-    if not torch.is_grad_enabled():
-        return _gradients(call, saved, cotangents, needed)
     with torch.no_grad():  # create_graph=True
-        found = _gradients(call, saved, cotangents, needed)
+        found = gradients(call.problem, call.engine, saved, cotangents, needed)
     fresh = [g for g in found if g is not None]
     rest = iter(FirstOrderOnly.apply(len(fresh), *fresh, *dense, *saved[:num]) if fresh else ())  # pyright: ignore[reportArgumentType]
     return tuple([None if g is None else next(rest) for g in found])
@@ -182,16 +151,19 @@ class Eager(torch.autograd.Function):
     def forward(ctx, call, arrays, *inputs):  # pyright: ignore[reportIncompatibleMethodOverride]
         outputs = arrays[: sum(call.moved)]
         whole = iter(outputs)
-        kept = [next(whole) if here else inputs[k] for k, here in enumerate(call.moved)]
+        given = [x for x in inputs if isinstance(x, Tensor)]
+        kept = [next(whole) if here else x for here, x in zip(call.moved, inputs, strict=False)]
         ctx.call = call
-        ctx.save_for_backward(*inputs, *kept, *arrays[len(outputs) :])
+        ctx.save_for_backward(*given, *kept, *arrays[len(outputs) :])
         ctx.set_materialize_grads(False)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx, *cotangents):  # pyright: ignore[reportIncompatibleMethodOverride]
-        needed = ctx.needs_input_grad[2:]
-        return (None, None, *_backward(ctx.call, ctx.saved_tensors, _per_output(ctx.call, cotangents), needed))
+        call, needed = ctx.call, ctx.needs_input_grad[2:]
+        rest = iter(cotangents)
+        given = [next(rest) if here else None for here in call.moved]
+        return (None, None, *_backward(call, call.saved(ctx.saved_tensors), given, needed))
 
     @staticmethod
     def jvp(ctx, *_):
@@ -207,8 +179,8 @@ class Transformed(torch.autograd.Function):
             if problem.fusible:
                 solved = problem.solve(torch_engine(concrete=False), *inputs, whole=True)
                 return solved.outputs  # `recover` recomputes the residuals
-            return tuple(torch.ops.trpl.solve(list(inputs), _register(problem)))
-        return tuple(_solve_whole(problem, inputs))
+            return tuple(torch.ops.trpl.solve(list(inputs), register(problem)))
+        return tuple(solve_whole(problem, inputs))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -221,10 +193,12 @@ class Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *cotangents):  # pyright: ignore[reportIncompatibleMethodOverride]
-        problem = ctx.problem
-        num = len(problem.signature.outputs)
-        call = _Call(problem, NUMPY, (True,) * num)
-        return (None, *_backward(call, ctx.saved_tensors, cotangents[:num], ctx.needs_input_grad[1:]))
+        signature = ctx.problem.signature
+        num, saved = len(signature.outputs), ctx.saved_tensors
+        if not torch.compiler.is_compiling():  # without the operator's flags
+            saved = saved[: len(signature.saved_cores)]
+        call = _Call(ctx.problem, NUMPY, (True,) * num)
+        return (None, *_backward(call, saved, cotangents[:num], ctx.needs_input_grad[1:]))
 
     @staticmethod
     def jvp(ctx, *_):
@@ -252,7 +226,7 @@ class Pullback(torch.autograd.Function):
         num = len(arrays) - sum(given)
         rest = iter(arrays[num:])
         cotangents = [next(rest) if here else None for here in given]
-        found = _gradients(call, arrays[:num], cotangents, needed)
+        found = gradients(call.problem, call.engine, arrays[:num], cotangents, needed)
         found = [torch.zeros_like(x) if g is None else g for g, x in zip(found, arrays, strict=False)]
         return tuple(
             [g.clone() if any(g is x for x in arrays) else g for g, here in zip(found, needed, strict=True) if here]
@@ -294,64 +268,6 @@ class FirstOrderOnly(torch.autograd.Function):
         raise RuntimeError(NO_SECOND)
 
 
-def _solve_whole(problem: Problem, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Compute outputs and residuals in the shapes of the signature, in new memory as an operator requires."""
-    if engines.suits_numpy(inputs):
-        solved = checked_solve(problem, NUMPY, to_numpy(inputs), whole=True)
-        found = [np.ascontiguousarray(x) for x in (*solved.outputs, *solved.residuals)]  # pyright: ignore[reportOptionalMemberAccess]
-        return to_torch([x.copy() if x.base is not None else x for x in found])
-    with torch.no_grad(), _without_autocast(inputs[0]):
-        solved = checked_solve(problem, torch_engine(), [x.detach() for x in inputs], whole=True)
-    found: list[Any] = [*solved.outputs, *solved.residuals]  # pyright: ignore[reportOptionalMemberAccess]
-    return [x.clone() if any(x is y for y in inputs) else x for x in found]
-
-
-# For compilers -------------------------------------------------------------------------------------------------------
-
-_PROBLEMS: dict[str, Problem] = {}
-"""The problems that compiled code refers to by name."""
-
-
-def _register(problem: Problem) -> str:
-    name = repr(problem)
-    _PROBLEMS[name] = problem
-    return name
-
-
-# The schemas are explicit because PyTorch 2.6 does not parse list[Tensor] annotations.
-@torch.library.custom_op("trpl::solve", mutates_args=(), schema="(Tensor[] inputs, str problem) -> Tensor[]")
-def _solve(inputs: list[Tensor], problem: str) -> list[Tensor]:
-    return _solve_whole(_PROBLEMS[problem], inputs)
-
-
-@_solve.register_fake
-def _(inputs: list[Tensor], problem: str) -> list[Tensor]:
-    signature = _PROBLEMS[problem].signature
-    shapes = [tuple(x.shape) for x in inputs]
-    return [inputs[0].new_empty(like.shape(shapes, signature.cores)) for like in signature.results]
-
-
-@torch.library.custom_op(
-    "trpl::pullback",
-    mutates_args=(),
-    schema="(Tensor[] saved, Tensor[] cotangents, bool[] needed, str problem) -> Tensor[]",
-)
-def _pullback(saved: list[Tensor], cotangents: list[Tensor], needed: list[bool], problem: str) -> list[Tensor]:
-    call = _Call(_PROBLEMS[problem], NUMPY, (True,) * len(cotangents))
-    found = _gradients(call, saved, cotangents, needed)
-    whole = [torch.zeros_like(x) if g is None else g for g, x in zip(found, saved, strict=False)]
-    return [g.clone() if any(g is x for x in cotangents) else g for g, here in zip(whole, needed, strict=True) if here]
-
-
-@_pullback.register_fake
-def _(saved: list[Tensor], cotangents: list[Tensor], needed: list[bool], problem: str) -> list[Tensor]:
-    return [
-        torch.empty_like(x, memory_format=torch.contiguous_format)
-        for x, here in zip(saved, needed, strict=False)
-        if here
-    ]
-
-
 def _traced_gradients(
     call: _Call, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> tuple[Any, ...]:
@@ -365,7 +281,7 @@ def _traced_gradients(
     outputs = saved[num : num + size]
     if not problem.fusible:
         dense = [torch.zeros_like(y) if g is None else g for g, y in zip(cotangents, outputs, strict=True)]
-        found = iter(torch.ops.trpl.pullback(list(saved), dense, list(needed), _register(problem)))
+        found = iter(torch.ops.trpl.pullback(list(saved), dense, list(needed), register(problem)))
         return tuple([next(found) if here else None for here in needed])
     e = torch_engine(concrete=False)
     gate = next(g for g in cotangents if g is not None)

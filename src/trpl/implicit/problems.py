@@ -161,9 +161,12 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def align(*pairs: tuple[Array, int]) -> tuple[Array, ...]:
-    """Pad each (array, number of core axes) to the same number of leading axes, with axes of length 1."""
+    """Pad each (array, number of core axes) to the same number of leading axes, with axes of length 1.
+
+    A scalar array broadcasts as it is.
+    """
     depth = max([x.ndim - core for x, core in pairs])
-    return tuple([x[(None,) * (depth - (x.ndim - core))] if x.ndim - core < depth else x for x, core in pairs])
+    return tuple([x[(None,) * (depth - (x.ndim - core))] if 0 < x.ndim < depth + core else x for x, core in pairs])
 
 
 def sum_to(e: Engine, x: Array, shape: tuple[int, ...]) -> Array:

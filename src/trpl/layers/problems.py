@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trpl.families import Family, Held, Policy
 from trpl.families.gaussian import GaussianFamily
 from trpl.implicit import Like, Saved, Signature, Solved
-from trpl.implicit.problems import align, sum_to
+from trpl.implicit.problems import sum_to
 from trpl.projections import mean
 from trpl.projections.kl.routes import Route
 from trpl.projections.regions import Region
@@ -48,17 +48,15 @@ class Separate:
         self.family.accept(e, outputs)
 
     def _split(
-        self, inputs: Sequence[Array]
+        self, e: Engine, inputs: Sequence[Array]
     ) -> tuple[tuple[Vector, Vector, Scale, PerState], tuple[Scale, Scale, PerState]]:
-        """Split the inputs between the mean's and the covariance's projection, each with aligned leading axes."""
+        """Split the inputs between the mean's and the covariance's projection."""
         new, scale, old, old_scale, mean_bound, cov_bound = inputs
-        full, core = self.family.full, 2 if self.family.full else 1
-        *arrays, bound = mean.aligned(new, old, old_scale, mean_bound, full=full)
-        of_mean = (*arrays, bound / self.region.mean_weight)  # now it has axes: NumPy 1 makes a bare number float64
-        return of_mean, align((scale, core), (old_scale, core), (cov_bound, 0))  # pyright: ignore[reportReturnType]
+        mean_bound = e.asarray(mean_bound / self.region.mean_weight, new)  # NumPy 1 makes a bare number float64
+        return (new, old, old_scale, mean_bound), (scale, old_scale, cov_bound)
 
     def solve(self, e: Engine, *inputs: Array, whole: bool = False) -> Solved | None:
-        of_mean, of_cov = self._split(inputs)
+        of_mean, of_cov = self._split(e, inputs)
         full = self.family.full
         moved_mean = mean.solve(e, *of_mean, full=full, whole=whole)
         moved_cov = self.region.solve_cov(e, *of_cov, self.route, full=full, whole=whole)
@@ -71,13 +69,13 @@ class Separate:
         return Solved(moved_mean.outputs + moved_cov.outputs, moved_mean.residuals + moved_cov.residuals)
 
     def recover(self, e: Engine, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Array, ...]:
-        of_mean, of_cov = self._split(inputs)
+        of_mean, of_cov = self._split(e, inputs)
         return mean.recover(e, *of_mean) + self.region.recover_cov(e, *of_cov, outputs[1])
 
     def pullback(
         self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool]
     ) -> Sequence[Array | None]:
-        of_mean, of_cov = self._split(saved.inputs)
+        of_mean, of_cov = self._split(e, saved.inputs)
         full, (mean_bar, scale_bar) = self.family.full, cotangents
         found: list[Array | None] = [None] * 6
         if mean_bar is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trpl.implicit.problems import Like, Solved, align
+from trpl.implicit.problems import Like, Solved
 from trpl.linalg import chosen, outer, solve_vector
 
 if TYPE_CHECKING:
@@ -99,10 +99,3 @@ def pullback(
 
     found = e.branch(outside, work, idle, cotangent)
     return found if old_too else (*found, None, None, None)
-
-
-def aligned(
-    mean: Vector, old_mean: Vector, old_scale: Scale, bound: PerState, *, full: bool
-) -> tuple[Vector, Vector, Scale, PerState]:
-    """Align the inputs' leading axes."""
-    return align((mean, 1), (old_mean, 1), (old_scale, 2 if full else 1), (bound, 0))  # pyright: ignore[reportReturnType]

@@ -91,8 +91,8 @@ def corrections(two: PerState, three: PerState, four: PerState) -> tuple[PerStat
 
 def _power_sums(e: Engine, u: Vector) -> tuple[PerState, PerState, PerState]:
     """Compute Σu², Σu³ and Σu⁴."""
-    total, squares = e.xp.sum, u * u
-    return total(squares, axis=-1), total(squares * u, axis=-1), total(squares * squares, axis=-1)
+    squares = u * u
+    return e.vecdot(u, u), e.vecdot(squares, u), e.vecdot(squares, squares)
 
 
 def _from_one_term(e: Engine, eigenvalues: Vector, bound: PerState) -> tuple[PerState, Vector]:
