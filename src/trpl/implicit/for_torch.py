@@ -215,7 +215,8 @@ class Transformed(torch.autograd.Function):
         for x, like in zip(found, likes, strict=False):  # pyright: ignore[reportArgumentType]
             shape = like.shape(shapes, cores)
             whole.append(x.reshape(x.shape[0], *shape).expand(size, *shape))
-        return tuple(whole), (0,) * len(whole)
+        flags = found[len(likes) :]  # pyright: ignore[reportOptionalSubscript]  (of the operator: one for all)
+        return (*whole, *flags), (0,) * len(whole) + (None,) * len(flags)
 
 
 class Pullback(torch.autograd.Function):

@@ -51,13 +51,12 @@ def _fresh(like: Tensor, values: Sequence[Any], shapes: Sequence[tuple[int, ...]
     for k, (x, shape) in enumerate(zip(values, shapes, strict=True)):
         if x is None:
             made.append(like.new_empty(shape))
-            continue
-        new = isinstance(x, np.ndarray) and x.base is None and all([x is not y for y in values[:k]])
-        if new and x.flags.c_contiguous and x.shape == shape:
-            made.append(torch.from_numpy(x))
+        elif isinstance(x, Tensor):
+            made.append(x.detach().expand(shape).clone(memory_format=torch.contiguous_format))
         else:
-            tensor = x.detach() if isinstance(x, Tensor) else torch.from_numpy(np.asarray(x))
-            made.append(tensor.expand(shape).clone(memory_format=torch.contiguous_format))
+            new = type(x) is np.ndarray and x.base is None and all([x is not y for y in values[:k]])
+            usable = new and x.flags.carray and x.shape == shape
+            made.append(torch.from_numpy(x if usable else np.array(np.broadcast_to(x, shape), order="C")))
     return made
 
 
