@@ -35,12 +35,16 @@ def hints(function: types.FunctionType, module: types.ModuleType) -> dict[str, A
     """The annotations as types; what only a static checker knows is `Any`."""
     import trpl.types
 
-    names = {**vars(trpl.types), **vars(module), **dict.fromkeys(("Engine", "Family", "Region", "Gaussian"), Any)}
+    names = {
+        **vars(trpl.types),
+        **vars(module),
+        **dict.fromkeys(("Engine", "Family", "Region", "Gaussian", "Policy", "P", "Q"), Any),
+    }
     found = {}
     for name, text in function.__annotations__.items():
         try:
             found[name] = eval(text, names) if isinstance(text, str) else text
-        except NameError:
+        except (NameError, TypeError):  # `Gaussian[A]`
             found[name] = Any
     return found
 

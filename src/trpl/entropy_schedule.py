@@ -6,17 +6,20 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from trpl.engines import engine_of
 from trpl.families import Policy, entropy, family_of
 from trpl.gaussians import DiagGaussian, FullGaussian
 from trpl.projections.joint_kl import entropy_range
-from trpl.types import Array, PerState
+from trpl.types import A, Array, cast
 
+Number: TypeAlias = "float | Array"
 REACH = 0.9  # share of the feasible entropies: at the very edge only one policy is left, and no gradient
 SCHEDULES = ("none", "exponential", "linear")
 
 
-def exponential(*, initial: Array, target: Array, temperature: float, progress: Array, dim: int) -> Array:
+def exponential(*, initial: Number, target: Number, temperature: float, progress: Number, dim: int) -> Number:
     """Compute β = κd + (H₀ − κd) τ^(10 i/N): the paper's schedule, section 5.
 
     Args:
@@ -38,7 +41,7 @@ def exponential(*, initial: Array, target: Array, temperature: float, progress: 
     return final + (initial - final) * temperature ** (10.0 * progress)
 
 
-def linear(*, initial: Array, target: Array, progress: Array, dim: int) -> Array:
+def linear(*, initial: Number, target: Number, progress: Number, dim: int) -> Number:
     """Compute β = H₀ + (κd − H₀) i/N.
 
     Args:
@@ -54,8 +57,8 @@ def linear(*, initial: Array, target: Array, progress: Array, dim: int) -> Array
 
 
 def scheduled(
-    schedule: str, *, initial: Array, target: Array, temperature: float | None, progress: Array, dim: int
-) -> Array:
+    schedule: str, *, initial: Number, target: Number, temperature: float | None, progress: Number, dim: int
+) -> Number:
     """Compute β by the name of a schedule.
 
     Args:
@@ -75,7 +78,7 @@ def scheduled(
     return exponential(initial=initial, target=target, temperature=temperature, progress=progress, dim=dim)
 
 
-def within_reach(target: Array, old: Policy, bound: Array | float) -> PerState:
+def within_reach(target: A | float, old: Policy[A], bound: A | float) -> A:
     """Clip the target to the entropies of policies within a KL bound of the old one.
 
     With one bound on the whole KL there may be no policy with the target entropy.
@@ -89,11 +92,11 @@ def within_reach(target: Array, old: Policy, bound: Array | float) -> PerState:
         An entropy per state; for Gaussians one per covariance.
     """
     family = family_of(old)
-    e, here = engine_of(*family.arrays(old)), entropy(old)
+    e, here = engine_of(*old.arrays), entropy(old)
     limit = e.asarray(bound, here)
     if isinstance(old, DiagGaussian | FullGaussian):
         least, most = entropy_range(limit, old.dim)
     else:
         lowest, highest = family.entropy_range(e, old, limit)  # type: ignore[misc]
         least, most = lowest - here, highest - here
-    return here + e.xp.clip(target - here, REACH * least, REACH * most)
+    return cast("A", here + e.xp.clip(target - here, REACH * least, REACH * most))

@@ -127,9 +127,10 @@ def mixed_factor(
         return _inverted(e, interpolated_factor(e, weight, p, q))
 
     batch = factor.shape[:-2]
-    operands = [e.xp.broadcast_to(x, (*batch, *x.shape[x.ndim - core :])) for x, core in ((weight, 0), (p, 2), (q, 2))]
-    factor, inverse = e.recompute(e.xp.broadcast_to(bad, batch), careful, (factor, inverse), *operands)
-    return factor, inverse
+    weight, p, q = (
+        e.xp.broadcast_to(x, (*batch, *x.shape[x.ndim - core :])) for x, core in ((weight, 0), (p, 2), (q, 2))
+    )
+    return e.recompute(e.xp.broadcast_to(bad, batch), careful, (factor, inverse), weight, p, q)
 
 
 def reversed_lower(e: Engine, factor: Matrix) -> Matrix:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from array_api_compat import array_namespace
 
 from trpl.families import Policy, entropy
-from trpl.types import Array
+from trpl.types import A, A_co, Generic
 
 
-def normalised(advantages: Array, *, unbiased: bool = False) -> Array:
+def normalised(advantages: A, *, unbiased: bool = False) -> A:
     """Standardise advantages to mean 0 and deviation 1 over the minibatch.
 
     Args:
@@ -24,7 +24,7 @@ def normalised(advantages: Array, *, unbiased: bool = False) -> Array:
     return (advantages - xp.mean(advantages)) / (xp.std(advantages, correction=int(unbiased)) + 1e-8)
 
 
-def weighted_advantages(log_ratio: Array, advantages: Array) -> Array:
+def weighted_advantages(log_ratio: A, advantages: A) -> A:
     """Compute ratio · A of each sample.
 
     Args:
@@ -37,7 +37,7 @@ def weighted_advantages(log_ratio: Array, advantages: Array) -> Array:
     return array_namespace(advantages).exp(log_ratio) * advantages
 
 
-def surrogate(log_ratio: Array, advantages: Array) -> Array:
+def surrogate(log_ratio: A, advantages: A) -> A:
     """Compute −E[ratio · A], the importance-weighted policy gradient (paper, eq. 1).
 
     Args:
@@ -50,7 +50,7 @@ def surrogate(log_ratio: Array, advantages: Array) -> Array:
     return -array_namespace(advantages).mean(weighted_advantages(log_ratio, advantages))
 
 
-def clipped_surrogate(log_ratio: Array, advantages: Array, *, clip: float) -> Array:
+def clipped_surrogate(log_ratio: A, advantages: A, *, clip: float) -> A:
     """Compute −E[min(ratio · A, clip(ratio, 1 ± clip) · A)] (Schulman et al. 2017, eq. 7).
 
     Args:
@@ -66,25 +66,25 @@ def clipped_surrogate(log_ratio: Array, advantages: Array, *, clip: float) -> Ar
     return -xp.mean(xp.minimum(ratio * advantages, xp.clip(ratio, 1 - clip, 1 + clip) * advantages))
 
 
-class TrustRegionLoss(NamedTuple):
+class TrustRegionLoss(NamedTuple, Generic[A_co]):
     """The loss of a policy epoch, and its two terms."""
 
-    total: Array
-    surrogate: Array
-    penalty: Array
+    total: A_co
+    surrogate: A_co
+    penalty: A_co
 
 
 def trust_region_loss(
-    projected: Policy,
+    projected: Policy[A],
     *,
-    log_ratio: Array,
-    advantages: Array,
-    penalties: Array,
+    log_ratio: A,
+    advantages: A,
+    penalties: A,
     regression_weight: float,
     entropy_weight: float = 0.0,
     normalise: bool = True,
     unbiased: bool = False,
-) -> TrustRegionLoss:
+) -> TrustRegionLoss[A]:
     """Compute −E[ratio · A] + α E[penalty] − w E[H] for a projected policy (paper, eq. 12).
 
     Args:
@@ -111,7 +111,7 @@ def trust_region_loss(
     return TrustRegionLoss(total, policy_loss, penalty)
 
 
-def squared_error(values: Array, returns: Array) -> Array:
+def squared_error(values: A, returns: A) -> A:
     """Compute the mean squared error of a value function.
 
     Args:
@@ -125,7 +125,7 @@ def squared_error(values: Array, returns: Array) -> Array:
     return xp.mean(xp.square(values - returns))
 
 
-def clipped_squared_error(values: Array, returns: Array, *, old_values: Array, clip: float) -> Array:
+def clipped_squared_error(values: A, returns: A, *, old_values: A, clip: float) -> A:
     """Take the larger of the errors of V and of V clipped to ± clip around the old value: no gain from a longer step.
 
     Args:

@@ -13,7 +13,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import Array
+    from trpl.types import Array, Mask
 
 SHIFT = 8
 """From here Stirling's series with the coefficients below is exact to rounding."""
@@ -82,7 +82,7 @@ def j_slope(x: Array) -> Array:
     return _stirling(x, J_SLOPE) / x
 
 
-def _lifted(e: Engine, x: Array) -> tuple[Array, Array]:
+def _lifted(e: Engine, x: Array) -> tuple[Array, Mask]:
     """Return x, or x + 8 where it is below 8, and the mask of the latter."""
     low = x < SHIFT
     return e.xp.where(low, x + SHIFT, x), low

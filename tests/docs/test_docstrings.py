@@ -98,10 +98,11 @@ def functions() -> dict[str, tuple[ast.FunctionDef, bool]]:
         if isinstance(node, ast.FunctionDef):
             found[f"{module}.{node.name}"] = node, False
             continue
-        if "Protocol" in map(ast.unparse, node.bases):  # says what others do, in a line each
+        bases = {ast.unparse(base).partition("[")[0] for base in node.bases}
+        if "Protocol" in bases:  # says what others do, in a line each
             assert all(ast.get_docstring(item) for item in node.body if isinstance(item, ast.FunctionDef)), node.name
             continue
-        implements = any(ast.unparse(base) != "NamedTuple" for base in node.bases)
+        implements = bases - {"NamedTuple", "Generic"}
         for item in node.body:
             if not isinstance(item, ast.FunctionDef) or item.name.startswith("_"):
                 continue

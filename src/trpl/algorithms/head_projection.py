@@ -21,7 +21,7 @@ class Candidate(NamedTuple):
     """The projection's variables: the mean head, bias in its last row, and the covariance (as a Gaussian's scale)."""
 
     head: Array
-    shape: Gaussian
+    shape: Gaussian[Array]
 
 
 class Limits(NamedTuple):
@@ -38,14 +38,14 @@ class Region(NamedTuple):
     taken per state and averaged over states, once, here.
     """
 
-    old: Gaussian  # q
+    old: Gaussian[Array]  # q
     head: Array  # A′
     gram: Array  # E[φφᵀ]
     cross: Array  # E[φ (L_q⁻¹(μ′ − μ_q))ᵀ]
     mean_part: Array  # m′ = ½ E‖L_q⁻¹(μ′ − μ_q)‖²
 
     @classmethod
-    def of(cls, old: Gaussian, head: Array, features: Array) -> "Region":
+    def of(cls, old: Gaussian[Array], head: Array, features: Array) -> "Region":
         """Average over states, given their features [n, k] with 1 appended; `head` is A′, [k, actions]."""
         shift = whiten(old, features @ head - old.mean)
         num_states = len(features)
@@ -122,7 +122,7 @@ def larger_root(quadratic: Array, linear: Array, constant: Array) -> Array:
     return jnp.where(rising, -2.0 * constant / jnp.where(rising, linear + root, 1.0), (root - linear) / (2 * quadratic))
 
 
-def interpolate_covariance(old: Gaussian, shape: Gaussian, share: Array) -> Gaussian:
+def interpolate_covariance(old: Gaussian[Array], shape: Gaussian[Array], share: Array) -> Gaussian[Array]:
     """Give `shape` the covariance (1 − η)Σ_q + ηΣ."""
     if isinstance(old, DiagGaussian):
         return shape.with_scale(jnp.sqrt((1.0 - share) * jnp.square(old.std) + share * jnp.square(shape.scale)))

@@ -16,12 +16,13 @@ from jax import Array
 from trpl.algorithms.base import Algorithm, Batch, Metrics
 from trpl.algorithms.minibatches import Loss, Orders, adam, draw_orders, fit
 from trpl.families import Policy, Product, entropy, family_of, kl
-from trpl.gaussians import DiagGaussian, FullGaussian, Parts, kl_parts
+from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, Parts, kl_parts
 from trpl.losses import clipped_squared_error, squared_error
 from trpl.policies.heads import Head
 from trpl.policies.networks import PolicyNetwork, ValueNetwork, Weights
 from trpl.rollouts.advantages import generalised_advantages
 from trpl.settings import Config, PolicyEpochs
+from trpl.types import cast
 
 C = TypeVar("C", bound=Config)
 
@@ -46,7 +47,7 @@ class Samples(NamedTuple):
     advantages: Array
     returns: Array
     values: Array
-    old: Policy
+    old: Policy[Array]
     old_log_prob: Array
 
 
@@ -168,7 +169,7 @@ class Learner(Generic[C]):
             old_log_prob=self.policy.log_prob(old, flat.actions),
         )
 
-    def begin(self, state: LearnerState, old: Policy) -> LearnerState:
+    def begin(self, state: LearnerState, old: Policy[Array]) -> LearnerState:
         """Record the initial entropy in the first update."""
         first = state.epoch == 0
         return state._replace(initial_entropy=jnp.where(first, entropy(old).mean(), state.initial_entropy))
@@ -219,23 +220,23 @@ class Learner(Generic[C]):
         )
 
 
-def rows(policy: Policy) -> tuple[Array, ...]:
+def rows(policy: Policy[Array]) -> tuple[Array, ...]:
     """Return the arrays of a batch of policies that have a row per state, without those shared by all states."""
     family = family_of(policy)
-    return tuple(x for x, core in zip(family.arrays(policy), family.cores, strict=True) if x.ndim > core)
+    return tuple(x for x, core in zip(policy.arrays, family.cores, strict=True) if x.ndim > core)
 
 
-def from_rows(parts: tuple[Array, ...], like: Policy) -> Policy:
+def from_rows(parts: tuple[Array, ...], like: Policy[Array]) -> Policy[Array]:
     """Rebuild the policy of a minibatch from its `rows`, with the shared arrays of `like`."""
     family, left = family_of(like), iter(parts)
-    every = zip(family.arrays(like), family.cores, strict=True)
+    every = zip(like.arrays, family.cores, strict=True)
     return family.make([next(left) if x.ndim > core else x for x, core in every])
 
 
-def kl_by_parts(policy: Policy, old: Policy) -> Parts:
+def kl_by_parts(policy: Policy[Array], old: Policy[Array]) -> Parts[Array]:
     """Compute KL(policy‖old) by parts; for a non-Gaussian policy all of it is in the mean part."""
     if isinstance(policy, DiagGaussian | FullGaussian):
-        return kl_parts(policy, old)
+        return kl_parts(policy, cast("Gaussian[Array]", old))
     whole = kl(policy, old)
     return Parts(whole, jnp.zeros_like(whole))
 
@@ -250,7 +251,7 @@ def learning_rates(config: Config, epoch: Array, *, factor: Array | None = None)
     return Rates(policy, value)
 
 
-def policy_measurements(policy: Policy, old: Policy) -> Metrics:
+def policy_measurements(policy: Policy[Array], old: Policy[Array]) -> Metrics:
     """Measure how far the new policy is from the one that collected the data, and how broad it is."""
     divergence = kl(policy, old)
     found = {"kl": divergence.mean(), "kl_max": divergence.max(), "entropy": entropy(policy).mean()}
@@ -258,7 +259,7 @@ def policy_measurements(policy: Policy, old: Policy) -> Metrics:
     return found if std is None else found | {"std_mean": std.mean()}
 
 
-def deviations(policy: Policy) -> Array | None:
+def deviations(policy: Policy[Array]) -> Array | None:
     """Return the standard deviations of a policy, or of its first Gaussian part; None without one."""
     if isinstance(policy, Product):
         return next((std for part in policy.parts if (std := deviations(part)) is not None), None)
@@ -267,7 +268,7 @@ def deviations(policy: Policy) -> Array | None:
     return policy.std if isinstance(policy, DiagGaussian) else None
 
 
-def distance_measurements(prefix: str, distance: Parts) -> Metrics:
+def distance_measurements(prefix: str, distance: Parts[Array]) -> Metrics:
     """Return mean and maximum over states of a distance by parts, e.g. `before_mean`, `before_mean_max`."""
     return {
         f"{prefix}_mean": distance.mean.mean(),

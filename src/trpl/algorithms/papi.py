@@ -20,7 +20,8 @@ from trpl.algorithms.head_projection import Candidate, Limits, Region, project, 
 from trpl.algorithms.learner import Learner, LearnerState, Samples, distance_measurements
 from trpl.algorithms.minibatches import Orders
 from trpl.algorithms.ppo import fit_clipped
-from trpl.gaussians import Gaussian, entropy, kl_parts, log_prob
+from trpl.families import Policy
+from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, kl_parts, log_prob
 from trpl.losses import normalised, surrogate
 from trpl.methods.papi import Papi
 from trpl.policies.heads import GaussianHead
@@ -73,9 +74,9 @@ def improve_within(
     state, num_rejected = roll_back(state, snapshots, limit=limit)
 
     region, features = region_of(policy, state.policy, samples)
-    entropy_bound = minimum_entropy(samples.old, initial_entropy=state.initial_entropy, bound=config.bound)
+    entropy_bound = minimum_entropy(_gaussian(samples.old), initial_entropy=state.initial_entropy, bound=config.bound)
     limits = Limits(limit, entropy_bound)
-    candidate = Candidate(region.head, policy(state.policy, samples.observations[:1]))
+    candidate = Candidate(region.head, _gaussian(policy(state.policy, samples.observations[:1])))
     if orders.after is not None:
         candidate = ascend(
             learner,
@@ -92,7 +93,7 @@ def improve_within(
     weights = with_head(policy, state.policy, projected)
     weights = jax.tree.map(lambda new, same: jnp.where(changed, new, same), weights, state.policy)
 
-    divergence = kl_parts(policy(weights, samples.observations), samples.old)
+    divergence = kl_parts(_gaussian(policy(weights, samples.observations)), _gaussian(samples.old))
     metrics = {
         **distance_measurements("after", divergence),  # of the projected policy, which acts next
         "policy_loss": report["policy_loss"],
@@ -120,7 +121,8 @@ def snapshots_of_ppo(
 
     def epoch(running, order):
         running, report = fit_clipped(learner, running, samples, orders=order[None], learning_rate=learning_rate)
-        divergence = kl_parts(learner.policy(running.policy, samples.observations), samples.old)
+        predicted = _gaussian(learner.policy(running.policy, samples.observations))
+        divergence = kl_parts(predicted, _gaussian(samples.old))
         kl = (divergence.mean + divergence.cov).mean()
         return running, (Snapshots(running.policy, running.policy_optimiser, kl), report)
 
@@ -149,7 +151,13 @@ def learning_rate_cut(num_rejected: Array) -> Array:
     return jnp.where(num_rejected >= MANY_REJECTED, LEARNING_RATE_CUT, 1.0)
 
 
-def minimum_entropy(old: Gaussian, *, initial_entropy: Array, bound: float) -> Array:
+def _gaussian(policy: Policy[Array]) -> Gaussian[Array]:
+    """Give the policy back: the method is for Gaussians alone."""
+    assert isinstance(policy, DiagGaussian | FullGaussian)
+    return policy
+
+
+def minimum_entropy(old: Gaussian[Array], *, initial_entropy: Array, bound: float) -> Array:
     """Return H(q) − ε once the entropy has fallen by log 2 per action dimension since the start, −∞ before.
 
     A fall is a difference, so the rule does not depend on the signs of the entropies.
@@ -164,7 +172,7 @@ def region_of(policy: PolicyNetwork, weights: Weights, samples: Samples) -> tupl
     features = hidden(weights, samples.observations)
     features = jnp.concatenate([features, jnp.ones_like(features[:, :1])], axis=1)
     weight, bias = affine(weights, "mean")
-    return Region.of(samples.old, jnp.concatenate([weight, bias[None]]), features), features
+    return Region.of(_gaussian(samples.old), jnp.concatenate([weight, bias[None]]), features), features
 
 
 def ascend(

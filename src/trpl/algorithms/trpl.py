@@ -1,7 +1,7 @@
 """Policy gradient through a trust-region layer (paper, Algorithm 2)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,17 @@ from trpl.algorithms.minibatches import Orders
 from trpl.entropy_schedule import scheduled, within_reach
 from trpl.families import Policy, entropy
 from trpl.gaussians import Gaussian, mahalanobis
+from trpl.layers.layer import Audit
+from trpl.layers.surface import JointLayer, SeparateLayer
 from trpl.losses import trust_region_loss
 from trpl.methods import LayerSpec
 from trpl.methods.trust_region import SeparateKL, TrustRegion
 from trpl.policies.heads import Head
+from trpl.types import cast
+
+Layer: TypeAlias = SeparateLayer[Array] | JointLayer[Array]
+Project: TypeAlias = Callable[[Policy[Array], Policy[Array]], Policy[Array]]
+Penalty: TypeAlias = Callable[[Policy[Array], Policy[Array]], Array]
 
 
 def make(config: TrustRegion, *, obs_size: int, head: Head, layer: LayerSpec) -> Algorithm:
@@ -33,7 +40,7 @@ def make(config: TrustRegion, *, obs_size: int, head: Head, layer: LayerSpec) ->
     return learner.algorithm(around_anchor(improve, learner), passes=passes)
 
 
-def make_layer(layer: LayerSpec, config: TrustRegion, head: Head) -> Any:
+def make_layer(layer: LayerSpec, config: TrustRegion, head: Head) -> Layer:
     """Make the method's layer; a non-Gaussian policy gets the one with a single bound on the whole KL."""
     settings = config.to_json()
     if not isinstance(config, SeparateKL):
@@ -46,7 +53,7 @@ def make_layer(layer: LayerSpec, config: TrustRegion, head: Head) -> Any:
 
 
 def improve_through(
-    layer: Any,
+    layer: Layer,
     learner: Learner[TrustRegion],
     state: LearnerState,
     samples: Samples,
@@ -79,8 +86,8 @@ def improve_through(
 
 
 def fit_projected(
-    layer: Any,
-    project: Callable[[Policy, Policy], Policy],
+    layer: Layer,
+    project: Project,
     learner: Learner[TrustRegion],
     state: LearnerState,
     samples: Samples,
@@ -90,7 +97,7 @@ def fit_projected(
 ) -> tuple[LearnerState, Metrics]:
     """Run policy epochs on the surrogate and the penalty of the projected policy (paper, eq. 12)."""
     config = learner.config
-    penalty = released_penalty if config.get("released_penalty") else layer.penalty
+    penalty = cast("Penalty", released_penalty) if config.get("released_penalty") else layer.penalty
 
     def loss(weights, minibatch):
         observations, actions, advantages, old_log_prob, old_rows = minibatch
@@ -112,11 +119,11 @@ def fit_projected(
 
 
 def regress(
-    layer: Any,
+    layer: Layer,
     learner: Learner[TrustRegion],
     state: LearnerState,
     samples: Samples,
-    projected: Policy,
+    projected: Policy[Array],
     *,
     orders: Array,
     learning_rate: Array,
@@ -140,7 +147,8 @@ def entropy_target(state: LearnerState, *, config: TrustRegion, action_size: int
     """Compute this epoch's β, None without entropy control; κ is per action dimension."""
     if not config.entropy_controlled:
         return None
-    return scheduled(
+    assert config.target_entropy is not None
+    found = scheduled(
         config.entropy_schedule,
         initial=state.initial_entropy,
         target=config.target_entropy,
@@ -148,26 +156,26 @@ def entropy_target(state: LearnerState, *, config: TrustRegion, action_size: int
         progress=state.epoch / config.num_epochs,
         dim=action_size,
     )
+    return cast("Array", found)
 
 
-def projection(layer: Any, target: Array | None, *, config: TrustRegion) -> Callable[[Policy, Policy], Policy]:
+def projection(layer: Layer, target: Array | None, *, config: TrustRegion) -> Project:
     """Make (predicted, old) ↦ projected, with this epoch's entropy target as equality or lower bound.
 
     With one bound on the whole KL the target may be infeasible; then it is clipped to the nearest feasible entropy.
     """
     if target is None:
-        return layer
+        return layer.forward
     name = "entropy" if config.entropy_equality else "min_entropy"
-    joint = hasattr(layer, "bound")
 
-    def project(predicted: Policy, old: Policy) -> Policy:
-        wanted = within_reach(target, old, layer.bound) if joint else target
-        return layer(predicted, old, **{name: wanted})
+    def project(predicted: Policy[Array], old: Policy[Array]) -> Policy[Array]:
+        wanted = within_reach(target, old, cast("float", layer.bound)) if isinstance(layer, JointLayer) else target
+        return layer.forward(predicted, old, **{name: wanted})
 
     return project
 
 
-def released_penalty(predicted: Gaussian, projected: Gaussian) -> Array:
+def released_penalty(predicted: Gaussian[Array], projected: Gaussian[Array]) -> Array:
     """Compute the Frobenius penalty of the authors' release, state by state.
 
     Its gradient also flows through the projection. For contextual covariances it has the squared difference of standard
@@ -180,9 +188,9 @@ def released_penalty(predicted: Gaussian, projected: Gaussian) -> Array:
     return mean + jnp.square(predicted.scale - projected.scale).sum(axes)
 
 
-def audit(layer: Any, network: Policy, projected: Policy, old: Policy) -> Metrics:
+def audit(layer: Layer, network: Policy[Array], projected: Policy[Array], old: Policy[Array]) -> Metrics:
     """Measure the layer's own distances to the old policy before and after projection, over the rollout's states."""
-    found = layer.audit(network, projected, old)
+    found = cast("Audit[Array]", layer.audit(network, projected, old))
     return {
         **distance_measurements("before", found.before),
         **distance_measurements("after", found.after),

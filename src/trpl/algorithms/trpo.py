@@ -74,7 +74,7 @@ def expected_kl(policy: PolicyNetwork, weights: Weights, *, samples: Samples) ->
     return mean_kl(policy(weights, samples.observations), samples.old)
 
 
-def mean_kl(new: Policy, old: Policy) -> Array:
+def mean_kl(new: Policy[Array], old: Policy[Array]) -> Array:
     """Average KL(new‖old) over states."""
     return kl(new, old).mean()
 

@@ -32,7 +32,7 @@ with needs("torch"):
 
 PACKAGE = "trust_region_projections"
 LAYERS = {"kl": KLProjection, "w2": WassersteinProjection, "frob": FrobeniusProjection}
-DISTANCES: dict[str, Callable[[Gaussian, Gaussian], Any]] = {
+DISTANCES: dict[str, Callable[[Gaussian[Tensor], Gaussian[Tensor]], Any]] = {
     "kl": kl_parts,
     "w2": wasserstein_parts,
     "frob": frobenius_parts,
@@ -197,7 +197,7 @@ class BaseProjectionLayer:
             "entropy_diff": (entropies[1] - entropies[0]).mean(),
         }
 
-    def _gaussian(self, policy: Any, p: MeanAndChol) -> Gaussian:
+    def _gaussian(self, policy: Any, p: MeanAndChol) -> Gaussian[Tensor]:
         mean, chol = p if self.dtype is None else (x.to(self.dtype) for x in p)
         return _gaussian(policy, (mean, chol))
 
@@ -270,7 +270,7 @@ def gaussian_frobenius(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Ten
     return parts.mean, parts.cov.expand(parts.mean.shape)
 
 
-def _gaussian(policy: Any, p: MeanAndChol) -> Gaussian:
+def _gaussian(policy: Any, p: MeanAndChol) -> Gaussian[Tensor]:
     """Convert a mean and a Cholesky factor to a Gaussian of the policy's structure."""
     mean, chol = p
     if chol.shape[-2:] != (mean.shape[-1],) * 2:
@@ -288,7 +288,7 @@ def _gaussian(policy: Any, p: MeanAndChol) -> Gaussian:
     return FullGaussian(mean, chol)
 
 
-def _as_matrix(p: Gaussian, like: Tensor) -> Tensor:
+def _as_matrix(p: Gaussian[Tensor], like: Tensor) -> Tensor:
     """Return the Cholesky factor, with one per state."""
     chol = torch.diag_embed(p.std) if isinstance(p, DiagGaussian) else p.chol
     return chol.expand(like.shape)

@@ -7,6 +7,7 @@ when one of its arrays arrives, so NumPy, PyTorch and JAX are each optional.
 
 from trpl.engines.choice import (
     MAX_SERIAL_SIZE,
+    constants,
     engine_of,
     framework_of,
     is_fake,
@@ -19,7 +20,7 @@ from trpl.engines.choice import (
     to_torch,
     values_of,
 )
-from trpl.engines.for_jax import JaxEngine, jax_engine
+from trpl.engines.for_jax import JaxEngine, device_axes, jax_engine, varying
 from trpl.engines.for_numpy import MIN_SIZE_FOR_TORCH, NUMPY, NumpyEngine
 from trpl.engines.for_torch import TorchEngine, torch_engine
 from trpl.engines.protocol import Engine, mT
@@ -32,6 +33,8 @@ __all__ = [
     "JaxEngine",
     "NumpyEngine",
     "TorchEngine",
+    "constants",
+    "device_axes",
     "engine_of",
     "framework_of",
     "is_fake",
@@ -46,4 +49,5 @@ __all__ = [
     "to_torch",
     "torch_engine",
     "values_of",
+    "varying",
 ]

@@ -12,9 +12,13 @@ import numpy as np
 from trpl.engines.for_jax import jax_engine
 from trpl.engines.for_numpy import NUMPY
 from trpl.engines.for_torch import torch_engine
+from trpl.types import cast
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from trpl.engines.protocol import Engine
+    from trpl.types import A, Array
 
 MAX_SERIAL_SIZE = 1 << 15
 """Number of entries up to which PyTorch computes on one thread, whatever its thread count."""
@@ -37,7 +41,10 @@ _FLOATS = frozenset((np.dtype("float32"), np.dtype("float64")))  # JAX uses NumP
 
 def is_floating(x: Any) -> bool:
     """Tell whether an array is float32 or float64, the dtypes that the maths supports."""
-    return x.dtype in (torch_engine().floats if framework_of(x) == "PyTorch" else _FLOATS)
+    if framework_of(x) == "PyTorch":
+        torch = sys.modules["torch"]
+        return x.dtype in (torch.float32, torch.float64)
+    return x.dtype in _FLOATS
 
 
 _NUMBERS = (float, int, np.generic)
@@ -73,6 +80,12 @@ def engine_of(*arrays: object) -> Engine:
     raise TypeError(f"no array among the {len(arrays)} arguments")
 
 
+def constants(*arrays: A) -> tuple[A, ...]:
+    """Return the same arrays without a derivative."""
+    e = engine_of(*arrays)
+    return cast("tuple[A, ...]", tuple([e.constant(x) for x in arrays]))
+
+
 def _torch_is_concrete(arrays: Sequence[Any]) -> bool:
     """Tell whether values are concrete: not under `torch.compile` or `vmap`, nor for meta and fake tensors."""
     torch = sys.modules["torch"]
@@ -93,7 +106,7 @@ def _torch_is_concrete(arrays: Sequence[Any]) -> bool:
     return True
 
 
-def is_fake(x: Any) -> bool:
+def is_fake(x: object) -> bool:
     """Tell whether a tensor has a shape but no values."""
     fake = sys.modules.get("torch._subclasses.fake_tensor")
     return fake is not None and isinstance(x, fake.FakeTensor)
@@ -121,7 +134,7 @@ def values_of(x: Any) -> np.ndarray | None:
     return np.asarray(x)
 
 
-def suits_numpy(tensors: Sequence[Any]) -> bool:
+def suits_numpy(tensors: Sequence[Tensor]) -> bool:
     """Tell whether NumPy should compute in PyTorch's place, on the same memory: where both would use one thread.
 
     A NumPy call takes a third of the time of a PyTorch call, and so does a product of many small matrices
@@ -141,13 +154,14 @@ def suits_numpy(tensors: Sequence[Any]) -> bool:
     return not state._len_torch_dispatch_stack()
 
 
-def to_numpy(values: Sequence[Any], dtype: Any = None) -> list[Any]:
+def to_numpy(values: Sequence[Tensor | np.ndarray | float | None], dtype: object = None) -> list[np.ndarray]:
     """View CPU tensors as NumPy arrays on the same memory.
 
     Numbers become constants of the tensors' `dtype`; NumPy arrays and None stay.
     """
     tensor = sys.modules["torch"].Tensor
-    found = []
+    found: list[Any] = []
+    x: Any  # in turn what is given and what is found
     for x in values:
         if isinstance(x, tensor):
             plain = x.detach() if x.requires_grad else x
@@ -159,21 +173,22 @@ def to_numpy(values: Sequence[Any], dtype: Any = None) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=256)
-def _constant(value: float, dtype: Any) -> np.ndarray:
+def _constant(value: float, dtype: object) -> np.ndarray:
     """Make a read-only array of a number, in the NumPy dtype of a PyTorch one."""
     found = np.asarray(value, "float32" if dtype is sys.modules["torch"].float32 else "float64")
     found.flags.writeable = False
     return found
 
 
-def to_torch(values: Sequence[Any], *, contiguous: bool = False) -> list[Any]:
+def to_torch(values: Sequence[Array | float | None], *, contiguous: bool = False) -> list[Tensor]:
     """View NumPy arrays as tensors on the same memory; copy read-only arrays and scalars.
 
     Tensors and None stay.
     """
     torch = sys.modules["torch"]
     tensor, from_numpy = torch.Tensor, torch.from_numpy
-    found = []
+    found: list[Any] = []
+    x: Any
     for x in values:
         if x is not None and not isinstance(x, tensor):
             if type(x) is not np.ndarray or not x.flags.writeable:

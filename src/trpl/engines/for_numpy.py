@@ -8,24 +8,26 @@ import operator
 import sys
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from trpl.engines.for_torch import torch_engine
+from trpl.engines.for_torch import solve_lower
 from trpl.engines.protocol import mT
 from trpl.engines.shared import python_loop, recompute_indexed
 
 if TYPE_CHECKING:
-    from trpl.engines.protocol import Engine
+    from trpl.engines.namespace import Namespace
+    from trpl.engines.protocol import Engine, State, T
+    from trpl.types import BoolArray
 
 
 @functools.cache
-def _ones(size: int, dtype: Any) -> np.ndarray:
+def _ones(size: int, dtype: np.dtype) -> np.ndarray:
     return np.ones(size, dtype)
 
 
-def _numpy_sum(x: np.ndarray, axis: Any = None, keepdims: bool = False) -> np.ndarray:
+def _numpy_sum(x: np.ndarray, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> np.ndarray:
     """Sum; over one of the last two axes by a product with ones, since NumPy's reduction is slow for a short axis."""
     if axis == -1 and not keepdims and x.dtype.kind == "f":
         return x @ _ones(x.shape[-1], x.dtype)
@@ -34,7 +36,7 @@ def _numpy_sum(x: np.ndarray, axis: Any = None, keepdims: bool = False) -> np.nd
     return np.add.reduce(x, axis=axis, keepdims=keepdims)
 
 
-def _numpy_clip(x: np.ndarray, lowest: Any, highest: Any) -> np.ndarray:
+def _numpy_clip(x: np.ndarray, lowest: np.ndarray | float | None, highest: np.ndarray | float | None) -> np.ndarray:
     if lowest is not None:
         x = np.maximum(x, lowest)
     return x if highest is None else np.minimum(x, highest)
@@ -45,7 +47,7 @@ def _numpy_solve(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.linalg.solve(a, b[(None,) * (a.ndim - b.ndim)] if b.ndim < a.ndim else b)
 
 
-def _numpy_namespace() -> Any:
+def _numpy_namespace() -> Namespace[np.ndarray]:
     made: Any = types.ModuleType("trpl.engines.numpy")
     made.__dict__.update({name: value for name, value in vars(np).items() if not name.startswith("_")})
     made.__dict__.update(
@@ -69,12 +71,12 @@ def _numpy_namespace() -> Any:
 
 
 @functools.cache
-def _numpy_lower(size: int, dtype: Any) -> np.ndarray:
+def _numpy_lower(size: int, dtype: np.dtype) -> np.ndarray:
     return np.tril(np.ones((size, size), dtype))
 
 
 @functools.cache
-def _numpy_eye(size: int, dtype: Any) -> np.ndarray:
+def _numpy_eye(size: int, dtype: np.dtype) -> np.ndarray:
     return np.eye(size, dtype=dtype)
 
 
@@ -111,25 +113,31 @@ class NumpyEngine:
     concrete = True
     branches = True
     xp = _numpy_namespace()
-    vecdot: Any = staticmethod(getattr(np, "vecdot", lambda x, y: np.einsum("...i,...i->...", x, y)))  # new in NumPy 2
-    qr_r = staticmethod(functools.partial(np.linalg.qr, mode="r"))
+    vecdot = staticmethod(getattr(np, "vecdot", lambda x, y: np.einsum("...i,...i->...", x, y)))  # new in NumPy 2
+    qr_r = staticmethod(functools.partial(cast("Callable[..., np.ndarray]", np.linalg.qr), mode="r"))
     diagonal = staticmethod(operator.methodcaller("diagonal", 0, -2, -1))
 
-    def any(self, mask: np.ndarray) -> bool:
+    def any(self, mask: BoolArray) -> bool:
         return bool(mask.any())
 
-    def all(self, mask: np.ndarray) -> bool:
+    def all(self, mask: BoolArray) -> bool:
         return bool(mask.all())
 
-    def branch(self, mask: np.ndarray, work: Callable[..., Any], idle: Callable[..., Any], *operands: Any) -> Any:
+    def branch(self, mask: BoolArray, work: Callable[..., T], idle: Callable[..., T], *operands: object) -> T:
         return work(*operands) if mask.any() else idle(*operands)
 
-    def recompute(self, bad: np.ndarray, careful: Callable[..., tuple], found: tuple, *operands: Any) -> tuple:
+    def recompute(self, bad: BoolArray, careful: Callable[..., State], found: State, *operands: object) -> State:
         return recompute_indexed(bad, careful, found, operands)
 
     def loop(
-        self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int, independent: bool = False
-    ) -> tuple:
+        self,
+        unfinished: Callable[..., BoolArray],
+        body: Callable[..., State],
+        state: State,
+        *,
+        max_steps: int,
+        independent: bool = False,
+    ) -> State:
         return python_loop(unfinished, body, state, max_steps, independent)
 
     def exp(self, x: np.ndarray) -> np.ndarray:
@@ -156,7 +164,7 @@ class NumpyEngine:
         anywhere = np.logical_or.reduce(x, axis=tuple(range(x.ndim - 2)))
         return not np.triu(anywhere, 1).any()
 
-    def asarray(self, value: Any, like: np.ndarray) -> np.ndarray:
+    def asarray(self, value: np.ndarray | float, like: np.ndarray) -> np.ndarray:
         return np.asarray(value, dtype=like.dtype)
 
     def dots(self, *pairs: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -204,7 +212,7 @@ class NumpyEngine:
         torch = sys.modules.get("torch")
         if torch is not None:  # NumPy has no triangular solve
             one, other = (torch.from_numpy(x if x.flags.writeable else x.copy()) for x in (a, b))
-            return torch_engine().solve_triangular(one, other, transpose=transpose).numpy()
+            return solve_lower(one, other, transpose=transpose).numpy()
         return _numpy_solve(mT(a) if transpose else a, b)
 
     def cholesky(self, a: np.ndarray) -> np.ndarray:
@@ -220,4 +228,5 @@ class NumpyEngine:
             return factors
 
 
-NUMPY: Engine = NumpyEngine()  # pyright: ignore[reportAssignmentType]
+_OWN: Engine[np.ndarray] = NumpyEngine()
+NUMPY = cast("Engine", _OWN)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from trpl.engines.shared import DIRECT, log_ratio, powers, python_loop, recompute_indexed, recompute_selected
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trpl.engines.namespace import Namespace
+    from trpl.engines.protocol import Engine, State, T
+    from trpl.types import BoolArray
 
 
 class TorchEngine:
@@ -24,27 +32,33 @@ class TorchEngine:
         made.__dict__.update({name: getattr(array_api_compat.torch, name) for name in dir(array_api_compat.torch)})
         made.__dict__.update({name: getattr(torch, name) for name in DIRECT})
         made.__dict__.update(min=torch.amin, max=torch.amax)
-        self.torch, self.xp, self.concrete = torch, made, concrete
-        self.branches = concrete
-        self.floats = frozenset((torch.float32, torch.float64))
+        self.xp: Namespace[Tensor] = made
+        self.torch = torch
+        self.concrete = self.branches = concrete
 
-    def any(self, mask: Any) -> bool:
+    def any(self, mask: BoolArray) -> bool:
         return bool(mask.any()) if self.concrete else True
 
-    def all(self, mask: Any) -> bool:
+    def all(self, mask: BoolArray) -> bool:
         return bool(mask.all()) if self.concrete else False
 
-    def branch(self, mask: Any, work: Callable[..., Any], idle: Callable[..., Any], *operands: Any) -> Any:
+    def branch(self, mask: BoolArray, work: Callable[..., T], idle: Callable[..., T], *operands: object) -> T:
         return work(*operands) if self.any(mask) else idle(*operands)
 
-    def recompute(self, bad: Any, careful: Callable[..., tuple], found: tuple, *operands: Any) -> tuple:
+    def recompute(self, bad: BoolArray, careful: Callable[..., State], found: State, *operands: object) -> State:
         if self.concrete:
             return recompute_indexed(bad, careful, found, operands)
-        return recompute_selected(self.torch, bad, careful, found, operands)
+        return recompute_selected(self.xp.where, bad, careful, found, operands)
 
     def loop(
-        self, unfinished: Callable, body: Callable, state: tuple, *, max_steps: int, independent: bool = False
-    ) -> tuple:
+        self,
+        unfinished: Callable[..., BoolArray],
+        body: Callable[..., State],
+        state: State,
+        *,
+        max_steps: int,
+        independent: bool = False,
+    ) -> State:
         if self.concrete:
             return python_loop(unfinished, body, state, max_steps, independent)
         if not self.torch.compiler.is_compiling():  # under `vmap` values are not concrete, so do every step
@@ -58,83 +72,86 @@ class TorchEngine:
             (count, *state),
         )[1:]
 
-    def exp(self, x: Any) -> Any:
+    def exp(self, x: Tensor) -> Tensor:
         return self.torch.exp(x)
 
-    def expm1(self, x: Any) -> Any:
+    def expm1(self, x: Tensor) -> Tensor:
         return self.torch.expm1(x)
 
-    def barrier(self, x: Any) -> Any:
+    def barrier(self, x: Tensor) -> Tensor:
         return x
 
-    def constant(self, x: Any) -> Any:
+    def constant(self, x: Tensor) -> Tensor:
         return x.detach()
 
-    def finite(self, *arrays: Any) -> bool:
+    def finite(self, *arrays: Tensor) -> bool:
         return all([bool(x.isfinite().all()) for x in arrays])
 
-    def is_lower(self, x: Any) -> bool:
+    def is_lower(self, x: Tensor) -> bool:
         return not bool(x.triu(1).any())
 
-    def asarray(self, value: Any, like: Any) -> Any:
-        if isinstance(value, self.torch.Tensor):
-            return value
+    def asarray(self, value: Tensor | np.ndarray | float, like: Tensor) -> Tensor:
         if isinstance(value, np.ndarray):
             return self.torch.as_tensor(value, dtype=like.dtype, device=like.device)
-        return like.new_full((), value)
+        return value if isinstance(value, self.torch.Tensor) else like.new_full((), value)
 
-    def vecdot(self, x: Any, y: Any) -> Any:
+    def vecdot(self, x: Tensor, y: Tensor) -> Tensor:
         return self.torch.sum(x * y, -1)
 
-    def dots(self, *pairs: tuple[Any, Any]) -> tuple[Any, ...]:
+    def dots(self, *pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
         return tuple(self.vecdot(x, y) for x, y in pairs)
 
-    def power_sums(self, w: Any, x: Any, num: int) -> tuple[Any, ...]:
+    def power_sums(self, w: Tensor, x: Tensor, num: int) -> tuple[Tensor, ...]:
         return tuple(self.torch.sum(y, -1) for y in powers(w, x, num))
 
-    def matrix_dot(self, x: Any, y: Any) -> Any:
+    def matrix_dot(self, x: Tensor, y: Tensor) -> Tensor:
         return self.torch.sum(x * y, (-2, -1))
 
-    def gram(self, x: Any, scale: Any = None) -> Any:
+    def gram(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
         return x.mT @ x if scale is None else scale[..., None, None] * (x.mT @ x)
 
-    def square(self, x: Any) -> Any:
+    def square(self, x: Tensor) -> Tensor:
         return x @ x
 
-    def diagonal(self, x: Any) -> Any:
+    def diagonal(self, x: Tensor) -> Tensor:
         return x.diagonal(0, -2, -1)
 
-    def plus_diagonal(self, x: Any, value: Any) -> Any:
+    def plus_diagonal(self, x: Tensor, value: Tensor) -> Tensor:
         return x + value[..., None, None] * self.eye(x)
 
-    def eye(self, x: Any) -> Any:
+    def eye(self, x: Tensor) -> Tensor:
         return self.torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
 
-    def lower(self, x: Any) -> Any:
+    def lower(self, x: Tensor) -> Tensor:
         return self.torch.ones(x.shape[-2:], dtype=x.dtype, device=x.device).tril()
 
-    def solve_triangular(self, a: Any, b: Any, *, transpose: bool = False) -> Any:
-        """Solve from the right, with transposed arrays, which are in LAPACK's order already: nothing is copied."""
-        factor = a if transpose else a.mT
-        return self.torch.linalg.solve_triangular(factor, b.mT, upper=not transpose, left=False).mT
+    def solve_triangular(self, a: Tensor, b: Tensor, *, transpose: bool = False) -> Tensor:
+        return solve_lower(a, b, transpose=transpose)
 
-    def cholesky(self, a: Any) -> Any:
+    def cholesky(self, a: Tensor) -> Tensor:
         factor, info = self.torch.linalg.cholesky_ex(a)
         failed = info > 0
         return self.torch.where(failed[..., None, None], self.torch.nan, factor) if self.any(failed) else factor
 
-    def qr_r(self, a: Any) -> Any:
+    def qr_r(self, a: Tensor) -> Tensor:
         return self.torch.linalg.qr(a, mode="r")[1]
 
-    def log_ratio(self, p: Any, q: Any) -> Any:
-        return log_ratio(self.torch, p, q)
+    def log_ratio(self, p: Tensor, q: Tensor) -> Tensor:
+        return log_ratio(self.xp, p, q)
 
 
-_TORCH: list[TorchEngine] = []  # traced and eager, once made; Dynamo would trace through `functools.cache`
+def solve_lower(a: Tensor, b: Tensor, *, transpose: bool) -> Tensor:
+    """Solve from the right, with transposed arrays, which are in LAPACK's order already: nothing is copied."""
+    factor = a if transpose else a.mT
+    return sys.modules["torch"].linalg.solve_triangular(factor, b.mT, upper=not transpose, left=False).mT
 
 
-def torch_engine(*, concrete: bool = True) -> TorchEngine:
-    """Return PyTorch's engine, eager or traced."""
+_TORCH: list[Engine] = []  # traced and eager, once made; Dynamo would trace through `functools.cache`
+
+
+def torch_engine(*, concrete: bool = True) -> Engine:
+    """Return PyTorch's engine, eager or traced, as the maths sees it."""
     if not _TORCH:
-        _TORCH.extend((TorchEngine(concrete=False), TorchEngine(concrete=True)))
+        made: list[Engine[Tensor]] = [TorchEngine(concrete=False), TorchEngine(concrete=True)]
+        _TORCH.extend(cast("list[Engine]", made))
     return _TORCH[concrete]

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
+
+from trpl.types import A
 
 if TYPE_CHECKING:
-    from trpl.types import Array, Mask
+    import numpy as np
 
-mT = operator.methodcaller("swapaxes", -1, -2)
+    from trpl.engines.namespace import Namespace
+    from trpl.types import BoolArray
+
+T = TypeVar("T")
+Found = TypeVar("Found", bound=tuple)
+State = TypeVar("State", bound=tuple)
+Ts = TypeVarTuple("Ts")
+
+
+class _Transpose(Protocol):
+    def __call__(self, x: A, /) -> A: ...
+
+
+mT: _Transpose = operator.methodcaller("swapaxes", -1, -2)
 """The transpose of the last two axes; NumPy before 2.0 has no `.mT`."""
 
 
-class Engine(Protocol):
+class Engine(Protocol[A]):
     """The operations that the maths may use: an array API namespace, and operations that the standard lacks.
 
     `concrete` says whether values are known now. `any`, `all` and `branch` are safe if they are not.
@@ -23,27 +38,25 @@ class Engine(Protocol):
     concrete: bool
     branches: bool
     """Whether `branch` skips the branch that is not taken."""
-    xp: Any
+    xp: Namespace[A]
     """The array API namespace; PyTorch's and NumPy's bind the functions that small batches call most directly."""
 
-    def any(self, mask: Mask) -> bool:
+    def any(self, mask: BoolArray) -> bool:
         """Tell whether any entry holds; True if values are not concrete."""
         ...
 
-    def all(self, mask: Mask) -> bool:
+    def all(self, mask: BoolArray) -> bool:
         """Tell whether every entry holds; False if values are not concrete."""
         ...
 
-    def branch(self, mask: Mask, work: Callable[..., Any], idle: Callable[..., Any], *operands: Array) -> Any:
+    def branch(self, mask: BoolArray, work: Callable[[*Ts], T], idle: Callable[[*Ts], T], *operands: *Ts) -> T:
         """Return `work(*operands)` if any entry of `mask` holds, else `idle(*operands)`, of the same structure.
 
         A Python branch for concrete values, `lax.cond` in traced JAX; traced PyTorch always calls `work`.
         """
         ...
 
-    def recompute(
-        self, bad: Mask, careful: Callable[..., tuple], found: tuple[Array, ...], *operands: Array
-    ) -> tuple[Array, ...]:
+    def recompute(self, bad: BoolArray, careful: Callable[[*Ts], Found], found: Found, *operands: *Ts) -> Found:
         """Replace `found` by `careful(*operands)` for the states in the mask `bad`, whose batch axes all arrays have.
 
         Concrete engines compute only those states; traced JAX branches, and computes all states if any is bad.
@@ -52,13 +65,13 @@ class Engine(Protocol):
 
     def loop(
         self,
-        unfinished: Callable[..., Mask],
-        body: Callable[..., tuple],
-        state: tuple,
+        unfinished: Callable[[*Ts], BoolArray],
+        body: Callable[[*Ts], tuple[*Ts]],
+        state: tuple[*Ts],
         *,
         max_steps: int,
         independent: bool = False,
-    ) -> tuple:
+    ) -> tuple[*Ts]:
         """Repeat `state = body(*state)` while any entry of `unfinished(*state)` holds, at most `max_steps` times.
 
         `body` must keep finished entries. `independent` says that it treats states independently and uses nothing but
@@ -66,87 +79,87 @@ class Engine(Protocol):
         """
         ...
 
-    def constant(self, x: Array) -> Array:
+    def constant(self, x: A) -> A:
         """Detach the value from autodiff."""
         ...
 
-    def finite(self, *arrays: Array) -> bool:
+    def finite(self, *arrays: A) -> bool:
         """Tell whether all entries are finite; values must be concrete."""
         ...
 
-    def is_lower(self, x: Array) -> bool:
+    def is_lower(self, x: A) -> bool:
         """Tell whether all matrices are lower triangular; values must be concrete."""
         ...
 
-    def asarray(self, value: Any, like: Array) -> Array:
+    def asarray(self, value: A | np.ndarray | float, like: A) -> A:
         """Convert a number or NumPy array to an array of this engine, with the dtype and device of `like`."""
         ...
 
-    def exp(self, x: Array) -> Array:
+    def exp(self, x: A) -> A:
         """Compute eˣ of a large array, by the fastest available code."""
         ...
 
-    def expm1(self, x: Array) -> Array:
+    def expm1(self, x: A) -> A:
         """Compute eˣ − 1 of a large array, by the fastest available code."""
         ...
 
-    def barrier(self, x: Array) -> Array:
+    def barrier(self, x: A) -> A:
         """Put the array behind an optimisation barrier, so that a compiler does not recompute it for each use."""
         ...
 
-    def vecdot(self, x: Array, y: Array) -> Array:
+    def vecdot(self, x: A, y: A) -> A:
         """Compute ⟨x, y⟩ over the last axis."""
         ...
 
-    def dots(self, *pairs: tuple[Array, Array]) -> tuple[Array, ...]:
+    def dots(self, *pairs: tuple[A, A]) -> tuple[A, ...]:
         """Compute ⟨x, y⟩ over the last axis for each pair, in one pass over the arrays."""
         ...
 
-    def power_sums(self, w: Array, x: Array, num: int) -> tuple[Array, ...]:
+    def power_sums(self, w: A, x: A, num: int) -> tuple[A, ...]:
         """Compute Σ w xᵏ over the last axis for k = 0, …, num, in one pass over the arrays, which have one shape."""
         ...
 
-    def matrix_dot(self, x: Array, y: Array) -> Array:
+    def matrix_dot(self, x: A, y: A) -> A:
         """Compute ⟨x, y⟩ over the last two axes."""
         ...
 
-    def gram(self, x: Array, scale: Array | None = None) -> Array:
+    def gram(self, x: A, scale: A | None = None) -> A:
         """Compute xᵀx over the last two axes, times one number per matrix."""
         ...
 
-    def square(self, x: Array) -> Array:
+    def square(self, x: A) -> A:
         """Compute x² of symmetric matrices."""
         ...
 
-    def diagonal(self, x: Array) -> Array:
+    def diagonal(self, x: A, /) -> A:
         """Return the diagonals of a batch of matrices."""
         ...
 
-    def plus_diagonal(self, x: Array, value: Array) -> Array:
+    def plus_diagonal(self, x: A, value: A) -> A:
         """Compute x + value·I with one value per matrix; in place if the engine can."""
         ...
 
-    def eye(self, x: Array) -> Array:
+    def eye(self, x: A) -> A:
         """Return the identity matrix with the size, dtype and device of the matrices `x`."""
         ...
 
-    def lower(self, x: Array) -> Array:
+    def lower(self, x: A) -> A:
         """Return a mask, 1 on and below the diagonal; multiplying by it is much faster than a batched `tril`."""
         ...
 
-    def solve_triangular(self, a: Array, b: Array, *, transpose: bool = False) -> Array:
+    def solve_triangular(self, a: A, b: A, *, transpose: bool = False) -> A:
         """Compute a⁻¹b for lower triangular a, or a⁻ᵀb; leading axes broadcast."""
         ...
 
-    def cholesky(self, a: Array) -> Array:
+    def cholesky(self, a: A) -> A:
         """Return the lower Cholesky factor; NaN, rather than an exception, where `a` is not positive definite."""
         ...
 
-    def qr_r(self, a: Array) -> Array:
+    def qr_r(self, a: A, /) -> A:
         """Compute R of a reduced QR decomposition, without the cost of Q."""
         ...
 
-    def log_ratio(self, p: Array, q: Array) -> Array:
+    def log_ratio(self, p: A, q: A) -> A:
         """Compute log(p/q) for positive numbers, as ±log(1 + |p − q|/min(p, q)).
 
         p/q would round to 1 if they are close, and (p − q)/q to −1 if p is much smaller.

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trpl.engines.namespace import Namespace
+    from trpl.engines.protocol import State
+    from trpl.types import A, BoolArray
 
 DIRECT = (
     *("abs", "clip", "exp", "expm1", "isfinite", "log", "log1p", "maximum", "minimum", "ones_like", "sqrt", "sum"),
@@ -13,7 +18,7 @@ DIRECT = (
 """Functions that each framework has under the standard's name, called without a wrapper's overhead."""
 
 
-def log_ratio(xp: Any, p: Any, q: Any) -> Any:
+def log_ratio(xp: Namespace[A], p: A, q: A) -> A:
     """Compute log(p/q), without |p − q|, whose derivative is 0 at p = q."""
     above = p >= q
     one = xp.ones_like(above, dtype=p.dtype)  # Python numbers would get the framework's default dtype
@@ -21,7 +26,7 @@ def log_ratio(xp: Any, p: Any, q: Any) -> Any:
     return sign * xp.log1p(sign * (p - q) / xp.where(above, q, p))
 
 
-def powers(w: Any, x: Any, num: int) -> list[Any]:
+def powers(w: A, x: A, num: int) -> list[A]:
     """Compute w, wx, wx², …"""
     found = [w]
     for _ in range(num):
@@ -33,7 +38,7 @@ SHORT_ROW = 256
 """Length up to which XLA computes several sums faster in one loop than in vectorised loops of their own."""
 
 
-def recompute_indexed(bad: Any, careful: Callable[..., tuple], found: tuple, operands: tuple) -> tuple:
+def recompute_indexed(bad: BoolArray, careful: Callable[..., State], found: State, operands: tuple) -> State:
     """Implement `recompute` by indexing with the mask; in place, as `found` is new."""
     if bad.any():
         for x, better in zip(found, careful(*[x[bad] for x in operands]), strict=True):
@@ -41,18 +46,26 @@ def recompute_indexed(bad: Any, careful: Callable[..., tuple], found: tuple, ope
     return found
 
 
-def recompute_selected(xp: Any, bad: Any, careful: Callable[..., tuple], found: tuple, operands: tuple) -> tuple:
+def recompute_selected(
+    where: Callable, bad: BoolArray, careful: Callable[..., State], found: State, operands: tuple
+) -> State:
     """Implement `recompute` by computing all states and selecting."""
     better = careful(*operands)
-    return tuple(
+    return tuple(  # pyright: ignore[reportReturnType]
         [
-            xp.where(bad.reshape(*bad.shape, *(1,) * (x.ndim - bad.ndim)), y, x)
+            where(bad.reshape((*bad.shape, *(1,) * (x.ndim - bad.ndim))), y, x)
             for x, y in zip(found, better, strict=True)
         ]
     )
 
 
-def python_loop(unfinished: Callable, body: Callable, state: tuple, max_steps: int, independent: bool = False) -> tuple:
+def python_loop(
+    unfinished: Callable[..., BoolArray],
+    body: Callable[..., State],
+    state: State,
+    max_steps: int,
+    independent: bool = False,
+) -> State:
     """Implement `Engine.loop` for concrete values; with `independent`, drop finished states once few remain."""
     for step in range(max_steps):
         mask = unfinished(*state)

@@ -15,9 +15,12 @@ from trpl.families.categorical import Categorical
 from trpl.families.product import Product
 from trpl.families.protocol import Family, Held, Policy, family_of, is_policy, known_policies, register
 from trpl.families.sparse import SparseCategorical
+from trpl.types import cast
 
 if TYPE_CHECKING:
-    from trpl.types import Array, PerState
+    from collections.abc import Sequence
+
+    from trpl.types import A
 
 __all__ = [
     "Bernoulli",
@@ -44,7 +47,7 @@ __all__ = [
 ]
 
 
-def kl(p: Policy, q: Policy) -> PerState:
+def kl(p: Policy[A], q: Policy[A]) -> A:
     """Compute KL(p‖q), differentiable by the framework of the arrays.
 
     Args:
@@ -62,10 +65,10 @@ def kl(p: Policy, q: Policy) -> PerState:
         array([1., 1., 1.])
     """
     family = family_of(p)
-    return family.kl(engine_of(*family.arrays(p), *family.arrays(q)), p, q)
+    return cast("A", family.kl(engine_of(*p.arrays, *q.arrays), p, q))
 
 
-def entropy(p: Policy) -> PerState:
+def entropy(p: Policy[A]) -> A:
     """Compute the entropy H(p).
 
     Args:
@@ -81,10 +84,10 @@ def entropy(p: Policy) -> PerState:
         2.8379
     """
     family = family_of(p)
-    return family.entropy(engine_of(*family.arrays(p)), p)
+    return cast("A", family.entropy(engine_of(*p.arrays), p))
 
 
-def log_prob(p: Policy, x: Array) -> PerState:
+def log_prob(p: Policy[A], x: A | Sequence[A]) -> A:
     """Compute the log-density log p(x), or the log-probability for discrete actions.
 
     Args:
@@ -102,4 +105,4 @@ def log_prob(p: Policy, x: Array) -> PerState:
         array([-1.8379, -1.8379, -1.8379])
     """
     family = family_of(p)
-    return family.log_prob(engine_of(*family.arrays(p)), p, x)
+    return cast("A", family.log_prob(engine_of(*p.arrays), p, cast("A", x)))

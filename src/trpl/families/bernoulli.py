@@ -6,27 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from trpl.engines import engine_of
+from trpl.engines import constants
 from trpl.errors import ConvergenceError
 from trpl.families.checks import check_finite
 from trpl.families.interpolated import Vectors
 from trpl.families.protocol import register
 from trpl.natural.bernoulli import BernoulliPath, bernoulli_entropy, bernoulli_kl
 from trpl.special import softplus
+from trpl.types import A_co, Generic
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import Array, PerState, Vector
+    from trpl.types import Array, PerState
 
 
-class Bernoulli(NamedTuple):
+class Bernoulli(NamedTuple, Generic[A_co]):
     """A batch of products of Bernoulli distributions.
 
     Args:
         logits: `[*batch, dim]`: log p/(1 − p) of each component, finite.
     """
 
-    logits: Vector
+    logits: A_co
 
     @property
     def dim(self) -> int:
@@ -38,17 +39,22 @@ class Bernoulli(NamedTuple):
         """Shape in front of the components."""
         return tuple(self.logits.shape[:-1])
 
-    def detached(self) -> Bernoulli:
+    @property
+    def arrays(self) -> tuple[A_co, ...]:
+        """What a projection moves: the logits."""
+        return tuple(self)
+
+    def detached(self) -> Bernoulli[A_co]:
         """Detach the distribution from autodiff.
 
         Returns:
             The distribution as a constant.
         """
-        return Bernoulli(engine_of(self.logits).constant(self.logits))
+        return Bernoulli(*constants(*self))
 
 
 @dataclass(frozen=True)
-class BernoulliFamily(Vectors):
+class BernoulliFamily(Vectors[Bernoulli]):
     """Products of Bernoulli distributions; natural parameters are the logits."""
 
     policy: ClassVar = Bernoulli

@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from trpl.engines import engine_of
+from trpl.engines import constants
 from trpl.errors import ConvergenceError
 from trpl.families.checks import check_finite
 from trpl.families.interpolated import Vectors
 from trpl.families.protocol import register
 from trpl.natural.beta import BetaPath, Shape, beta_entropy, beta_kl
 from trpl.special import gamma_rest
+from trpl.types import A_co, Generic
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array, PerState, Vector
 
 
-class Beta(NamedTuple):
+class Beta(NamedTuple, Generic[A_co]):
     """A batch of products of Beta distributions on (0, 1).
 
     Args:
@@ -27,8 +28,8 @@ class Beta(NamedTuple):
         beta: `[*batch, dim]`, positive.
     """
 
-    alpha: Vector
-    beta: Vector
+    alpha: A_co
+    beta: A_co
 
     @property
     def dim(self) -> int:
@@ -40,18 +41,22 @@ class Beta(NamedTuple):
         """Shape in front of the components."""
         return tuple(self.alpha.shape[:-1])
 
-    def detached(self) -> Beta:
+    @property
+    def arrays(self) -> tuple[A_co, ...]:
+        """What a projection moves: α and β."""
+        return tuple(self)
+
+    def detached(self) -> Beta[A_co]:
         """Detach the distribution from autodiff.
 
         Returns:
             The distribution as a constant.
         """
-        e = engine_of(self.alpha)
-        return Beta(e.constant(self.alpha), e.constant(self.beta))
+        return Beta(*constants(*self))
 
 
 @dataclass(frozen=True)
-class BetaFamily(Vectors):
+class BetaFamily(Vectors[Beta]):
     """Products of Beta distributions; natural parameters are α and β."""
 
     policy: ClassVar = Beta

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from trpl.engines import engine_of
+from trpl.engines import constants
 from trpl.errors import ConvergenceError
 from trpl.families.interpolated import Vectors
 from trpl.families.protocol import register
 from trpl.natural.categorical import LARGE_EXPONENT, CategoricalPath, log_sum_exp
+from trpl.types import A_co, Generic
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array, PerState, Vector
 
 
-class Categorical(NamedTuple):
+class Categorical(NamedTuple, Generic[A_co]):
     """A batch of categorical distributions.
 
     Args:
@@ -32,7 +33,7 @@ class Categorical(NamedTuple):
         array([0.   , 0.368])
     """
 
-    logits: Vector
+    logits: A_co
 
     @property
     def dim(self) -> int:
@@ -44,13 +45,18 @@ class Categorical(NamedTuple):
         """Shape in front of the classes."""
         return tuple(self.logits.shape[:-1])
 
-    def detached(self) -> Categorical:
+    @property
+    def arrays(self) -> tuple[A_co, ...]:
+        """What a projection moves: the logits."""
+        return tuple(self)
+
+    def detached(self) -> Categorical[A_co]:
         """Detach the distribution from autodiff.
 
         Returns:
             The distribution as a constant.
         """
-        return Categorical(engine_of(self.logits).constant(self.logits))
+        return Categorical(*constants(*self))
 
 
 def log_probabilities(e: Engine, p: Categorical) -> Vector:
@@ -59,7 +65,7 @@ def log_probabilities(e: Engine, p: Categorical) -> Vector:
 
 
 @dataclass(frozen=True)
-class CategoricalFamily(Vectors):
+class CategoricalFamily(Vectors[Categorical]):
     """Categorical distributions; natural parameters are the logits."""
 
     policy: ClassVar = Categorical

@@ -42,14 +42,8 @@ class GaussianFamily:
     def _field(self) -> str:
         return "chol" if self.full else "std"
 
-    def arrays(self, p: Gaussian) -> tuple[Array, ...]:
-        return tuple(p)
-
     def make(self, arrays: Sequence[Array]) -> Gaussian:
         return gaussian(*arrays, full=self.full)
-
-    def batch_shape(self, p: Gaussian) -> tuple[int, ...]:
-        return p.batch_shape
 
     def check_one(self, name: str, p: Gaussian) -> None:
         field, core = self._field, 2 if self.full else 1

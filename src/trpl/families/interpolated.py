@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple
 
 from trpl.families.checks import check_arrays
+from trpl.families.protocol import P
 from trpl.natural import projection
+from trpl.types import cast
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -23,7 +25,6 @@ class Interpolated:
 
         @property
         def cores(self) -> tuple[int, ...]: ...
-        def arrays(self, p: Policy) -> tuple[Array, ...]: ...
         def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> Path: ...
 
     def residuals(self, held: Held) -> tuple[Like, ...]:
@@ -31,7 +32,7 @@ class Interpolated:
         return projection.residuals(len(self.cores), held)
 
     def _inputs(self, p: Policy, q: Policy, bound: PerState, entropy: PerState | None) -> tuple[Array, ...]:
-        return (*self.arrays(p), *self.arrays(q), bound, *(() if entropy is None else (entropy,)))
+        return (*p.arrays, *q.arrays, bound, *(() if entropy is None else (entropy,)))
 
     def solve(
         self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held, *, whole: bool
@@ -60,13 +61,13 @@ class Interpolated:
 
     def entropy_range(self, e: Engine, q: Policy, bound: PerState) -> tuple[PerState, PerState]:
         """Return the least and the greatest entropy of any policy within the bound of q."""
-        return projection.entropy_range(e, self.between, self.cores, self.arrays(q), bound)
+        return projection.entropy_range(e, self.between, self.cores, q.arrays, bound)
 
 
-class Vectors(Interpolated):
+class Vectors(Interpolated, Generic[P]):
     """A family whose arrays are vectors of one length; it defines its value type and the meaning of the last axis."""
 
-    policy: ClassVar[Any]
+    policy: ClassVar[type[NamedTuple]]
     entries: ClassVar[str]
 
     @property
@@ -79,23 +80,15 @@ class Vectors(Interpolated):
         """The number of trailing non-batch axes of each array: 1."""
         return (1,) * len(self.policy._fields)
 
-    def arrays(self, p: Policy) -> tuple[Array, ...]:
-        """Return the policy's arrays in the order of its fields."""
-        return tuple(p)
-
-    def make(self, arrays: Sequence[Array]) -> Policy:
+    def make(self, arrays: Sequence[Array]) -> P:
         """Return the policy with these arrays."""
-        return self.policy(*arrays)
-
-    def batch_shape(self, p: Policy) -> tuple[int, ...]:
-        """Return the shape of the batch of states."""
-        return p.batch_shape
+        return cast("P", self.policy._make(arrays))
 
     def check_one(self, name: str, p: Policy) -> None:
         """See `trpl.families.protocol.Family.check_one`."""
-        fields = list(zip(p._fields, p, strict=True))
+        fields = list(zip(self.policy._fields, p.arrays, strict=True))
         check_arrays(name, fields)
-        (first, x), shape = fields[0], tuple(p[0].shape)
+        (first, x), shape = fields[0], tuple(fields[0][1].shape)
         for field, other in fields[1:]:
             if tuple(other.shape) != shape:
                 raise ValueError(
@@ -106,5 +99,6 @@ class Vectors(Interpolated):
 
     def check_pair(self, name: str, p: Policy, q: Policy) -> None:
         """See `trpl.families.protocol.Family.check_pair`."""
-        if p.dim != q.dim:
-            raise ValueError(f"old policy has {q.dim} {self.entries}, {name} has {p.dim}")
+        size, old_size = p.arrays[0].shape[-1], q.arrays[0].shape[-1]
+        if size != old_size:
+            raise ValueError(f"old policy has {old_size} {self.entries}, {name} has {size}")

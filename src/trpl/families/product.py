@@ -17,27 +17,33 @@ from trpl.families.protocol import Family, Policy, family_of, is_policy, registe
 from trpl.implicit.problems import broadcast_shapes
 from trpl.natural.gaussian import DiagPath, FullPath
 from trpl.natural.path import Path, ProductPath
+from trpl.types import A_co, Generic
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array, PerState
 
 
-class Product(NamedTuple):
+class Product(NamedTuple, Generic[A_co]):
     """Independent parts, each a policy value: categoricals of any sizes, a Gaussian beside a categorical, ….
 
     Args:
         parts: The policies, all of the same batch of states.
     """
 
-    parts: tuple[Policy, ...]
+    parts: tuple[Policy[A_co], ...]
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """The shape of the batch of states."""
-        return broadcast_shapes(*(family_of(p).batch_shape(p) for p in self.parts))
+        return broadcast_shapes(*(p.batch_shape for p in self.parts))
 
-    def detached(self) -> Product:
+    @property
+    def arrays(self) -> tuple[A_co, ...]:
+        """What a projection moves: the arrays of all parts, one after another."""
+        return tuple(x for p in self.parts for x in p.arrays)
+
+    def detached(self) -> Product[A_co]:
         """Detach the distribution from autodiff.
 
         Returns:
@@ -63,9 +69,6 @@ class ProductFamily(Interpolated):
     def cores(self) -> tuple[int, ...]:
         return tuple(core for family in self.families for core in family.cores)
 
-    def arrays(self, p: Product) -> tuple[Array, ...]:
-        return tuple(x for family, part in zip(self.families, p.parts, strict=True) for x in family.arrays(part))
-
     def _split(self, arrays: Sequence[Array]) -> list[Sequence[Array]]:
         found, start = [], 0
         for family in self.families:
@@ -76,9 +79,6 @@ class ProductFamily(Interpolated):
     def make(self, arrays: Sequence[Array]) -> Product:
         split = zip(self.families, self._split(arrays), strict=True)
         return Product(tuple(family.make(own) for family, own in split))
-
-    def batch_shape(self, p: Product) -> tuple[int, ...]:
-        return p.batch_shape
 
     def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> Path:
         paths = []
@@ -94,15 +94,15 @@ class ProductFamily(Interpolated):
             raise ValueError(f"{name}.parts must be a tuple of policies")
         for i, (family, part) in enumerate(zip(self.families, p.parts, strict=True)):
             family.check_one(f"{name}.parts[{i}]", part)
-        first = self.arrays(p)[0]
-        for i, (family, part) in enumerate(zip(self.families, p.parts, strict=True)):
-            other = family.arrays(part)[0]
+        first = p.arrays[0]
+        for i, part in enumerate(p.parts):
+            other = part.arrays[0]
             if framework_of(other) != framework_of(first) or other.dtype != first.dtype:
                 raise ValueError(
                     f"{name}.parts[0] has {framework_of(first)} arrays of {dtype_name(first)} and {name}.parts[{i}] "
                     f"{framework_of(other)} arrays of {dtype_name(other)}; convert them to one"
                 )
-            shapes = self.families[0].batch_shape(p.parts[0]), family.batch_shape(part)
+            shapes = p.parts[0].batch_shape, part.batch_shape
             if shapes[0] != shapes[1]:
                 raise ValueError(
                     f"{name}.parts[0] has the batch shape {shapes[0]} and {name}.parts[{i}] {shapes[1]}; "

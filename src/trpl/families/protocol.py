@@ -7,20 +7,48 @@ with a hand-written derivative. `register` makes it known to layers, audits, pen
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeGuard
+
+from trpl.types import A_co, cast
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from trpl.engines import Engine
     from trpl.implicit import Like, Solved
     from trpl.types import Array, PerState
+else:
+    from typing import TypeVar
 
-Policy: TypeAlias = Any
-"""A policy of a registered type: an immutable `NamedTuple` of arrays whose leading axes are a batch."""
+
+class Policy(Protocol[A_co]):
+    """A policy of a registered type: an immutable `NamedTuple` of arrays whose leading axes are a batch."""
+
+    @property
+    def arrays(self) -> tuple[A_co, ...]:
+        """What a projection moves, in a fixed order."""
+        ...
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The shape of the batch of states."""
+        ...
+
+    def detached(self) -> Policy[A_co]:
+        """Return the same policy as a constant for differentiation."""
+        ...
+
+
+if TYPE_CHECKING:
+    P = TypeVar("P", bound=Policy, default=Policy)
+    Q = TypeVar("Q", bound=Policy, default=Policy)
+else:
+    P, Q = TypeVar("P"), TypeVar("Q")
 Held: TypeAlias = Literal["free", "minimum", "equal"]
 """A joint projection's constraint on the entropy: none, H ≥ β, or H = β."""
 
 
-class Family(Protocol):
+class Family(Protocol[P]):
     """A family of policies; a frozen value, equal to others with the same settings."""
 
     @property
@@ -33,29 +61,21 @@ class Family(Protocol):
         """The number of trailing non-batch axes of each array."""
         ...
 
-    def arrays(self, p: Policy) -> tuple[Array, ...]:
-        """Return the policy's arrays in a fixed order."""
-        ...
-
-    def make(self, arrays: Sequence[Array]) -> Policy:
-        """Return the policy with these arrays."""
-        ...
-
-    def batch_shape(self, p: Policy) -> tuple[int, ...]:
-        """Return the shape of the batch of states."""
+    def make(self, arrays: Sequence[Array]) -> P:
+        """Return the policy with these `arrays`."""
         ...
 
     # Validation ------------------------------------------------------------------------------------------------------
 
-    def check_one(self, name: str, p: Policy) -> None:
+    def check_one(self, name: str, p: P) -> None:
         """Raise `ValueError` if the arrays of the policy called `name` are inconsistent (shapes, dtypes)."""
         ...
 
-    def check_pair(self, name: str, p: Policy, q: Policy) -> None:
+    def check_pair(self, name: str, p: P, q: P) -> None:
         """Raise `ValueError` if the policy called `name` and the old one differ in size, except for the batch."""
         ...
 
-    def admit(self, e: Engine, predicted: Policy, old: Policy) -> None:
+    def admit(self, e: Engine, predicted: P, old: P) -> None:
         """Raise `ValueError` for values that are not policies; fast if there are none."""
         ...
 
@@ -65,15 +85,15 @@ class Family(Protocol):
 
     # Differentiable by the framework ---------------------------------------------------------------------------------
 
-    def kl(self, e: Engine, p: Policy, q: Policy) -> PerState:
+    def kl(self, e: Engine, p: P, q: P) -> PerState:
         """Compute KL(p‖q)."""
         ...
 
-    def entropy(self, e: Engine, p: Policy) -> PerState:
+    def entropy(self, e: Engine, p: P) -> PerState:
         """Compute H(p)."""
         ...
 
-    def log_prob(self, e: Engine, p: Policy, x: Array) -> PerState:
+    def log_prob(self, e: Engine, p: P, x: Array, /) -> PerState:
         """Compute log p(x)."""
         ...
 
@@ -84,7 +104,7 @@ class Family(Protocol):
         ...
 
     def solve(
-        self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held, *, whole: bool
+        self, e: Engine, p: P, q: P, bound: PerState, entropy: PerState | None, held: Held, *, whole: bool
     ) -> Solved | None:
         """Solve argmin KL(π̃‖p) subject to KL(π̃‖q) ≤ ε and the entropy; see `trpl.implicit.Problem.solve`."""
         ...
@@ -103,12 +123,12 @@ class Family(Protocol):
         ...
 
     def multipliers(
-        self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held
+        self, e: Engine, p: P, q: P, bound: PerState, entropy: PerState | None, held: Held
     ) -> tuple[PerState, PerState]:
         """Compute the Lagrange multipliers of the KL and of the entropy; 0 where a constraint is inactive."""
         ...
 
-    def entropy_range(self, e: Engine, q: Policy, bound: PerState) -> tuple[PerState, PerState] | None:
+    def entropy_range(self, e: Engine, q: P, bound: PerState) -> tuple[PerState, PerState] | None:
         """Return the least and the greatest entropy of any policy within the bound of q; None if unknown."""
         ...
 
@@ -116,17 +136,17 @@ class Family(Protocol):
 _FAMILIES: dict[type, Callable[[Policy], Family]] = {}
 
 
-def register(policy: type, family: Callable[[Policy], Family]) -> None:
+def register(policy: type[P], family: Callable[[P], Family[Q]]) -> None:
     """Register a value type.
 
     Args:
         policy: The type of the policy values.
         family: `family(p)` returns the family of a policy of this type.
     """
-    _FAMILIES[policy] = family
+    _FAMILIES[policy] = cast("Callable[[Policy], Family]", family)
 
 
-def family_of(p: Policy) -> Family:
+def family_of(p: P) -> Family[P]:
     """Look up the family of a policy.
 
     Args:
@@ -139,13 +159,13 @@ def family_of(p: Policy) -> Family:
         TypeError: If the type is not registered.
     """
     try:
-        return _FAMILIES[type(p)](p)
+        return cast("Family[P]", _FAMILIES[type(p)](p))
     except KeyError:
         known = ", ".join(sorted(t.__name__ for t in _FAMILIES))
         raise TypeError(f"{type(p).__name__} is not a policy; known are {known}") from None
 
 
-def is_policy(p: object) -> bool:
+def is_policy(p: object) -> TypeGuard[Policy]:
     """Tell whether a value is of a registered type.
 
     Args:

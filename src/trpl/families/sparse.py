@@ -11,19 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from trpl.engines import engine_of, values_of
+from trpl.engines import constants, values_of
 from trpl.families.categorical import CATEGORICAL, Categorical
 from trpl.families.checks import check_arrays
 from trpl.families.protocol import Held, register
 from trpl.implicit import Like, Solved
 from trpl.natural.categorical import log_sum_exp
+from trpl.types import A_co, Generic, cast
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array, Mask, PerState, Vector
 
 
-class SparseCategorical(NamedTuple):
+class SparseCategorical(NamedTuple, Generic[A_co]):
     """A batch of categorical distributions over a vocabulary, lumped to K kept ids and the rest.
 
     Args:
@@ -31,8 +32,8 @@ class SparseCategorical(NamedTuple):
         log_probs: `[*batch, K + 1]`: the log-probabilities of the kept ids, then of the rest; −inf in unused places.
     """
 
-    ids: Array
-    log_probs: Vector
+    ids: A_co
+    log_probs: A_co
 
     @property
     def dim(self) -> int:
@@ -45,17 +46,22 @@ class SparseCategorical(NamedTuple):
         return tuple(self.log_probs.shape[:-1])
 
     @property
-    def lumped(self) -> Categorical:
+    def lumped(self) -> Categorical[A_co]:
         """The distribution over places and the rest, without the ids."""
         return Categorical(self.log_probs)
 
-    def detached(self) -> SparseCategorical:
+    @property
+    def arrays(self) -> tuple[A_co, ...]:
+        """What a projection moves: the log-probabilities."""
+        return (self.log_probs,)
+
+    def detached(self) -> SparseCategorical[A_co]:
         """Detach the distribution from autodiff.
 
         Returns:
             The distribution as a constant.
         """
-        return SparseCategorical(self.ids, engine_of(self.log_probs).constant(self.log_probs))
+        return SparseCategorical(self.ids, *constants(self.log_probs))
 
 
 @dataclass(frozen=True)
@@ -70,14 +76,8 @@ class SparseFamily:
     def cores(self) -> tuple[int, ...]:
         return (1,)
 
-    def arrays(self, p: SparseCategorical) -> tuple[Array, ...]:
-        return (p.log_probs,)
-
     def make(self, arrays: Sequence[Array]) -> SparseCategorical:
         return SparseCategorical(None, *arrays)  # pyright: ignore[reportArgumentType]
-
-    def batch_shape(self, p: SparseCategorical) -> tuple[int, ...]:
-        return p.batch_shape
 
     def check_one(self, name: str, p: SparseCategorical) -> None:
         check_arrays(name, [("log_probs", p.log_probs)])
@@ -138,9 +138,9 @@ class SparseFamily:
         found = CATEGORICAL.solve(e, p.lumped, q.lumped, bound, entropy, held, whole=whole)
         if found is None:
             return None
-        logits = found.outputs[0]
+        (logits,), left = cast("tuple[tuple[Vector], tuple[PerState, ...]]", found)
         normalised = logits - log_sum_exp(e, logits)[..., None]
-        moved = _moved(found.residuals)[..., None]
+        moved = _moved(left)[..., None]
         return Solved((e.xp.where(moved, normalised, logits),), found.residuals)
 
     def pullback(

@@ -12,9 +12,10 @@ from trpl.engines import engine_of
 from trpl.gaussians import density, distances
 from trpl.gaussians.distances import Form
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts
+from trpl.types import cast
 
 if TYPE_CHECKING:
-    from trpl.types import PerState, Vector
+    from trpl.types import A
 
 __all__ = [
     "DiagGaussian",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 
-def half_log_det(p: Gaussian) -> PerState:
+def half_log_det(p: Gaussian[A]) -> A:
     """Compute ½ log|Σ|.
 
     Args:
@@ -42,10 +43,10 @@ def half_log_det(p: Gaussian) -> PerState:
     Returns:
         One number per covariance.
     """
-    return density.half_log_det(engine_of(*p), p)
+    return cast("A", density.half_log_det(engine_of(*p), p))
 
 
-def entropy(p: Gaussian) -> PerState:
+def entropy(p: Gaussian[A]) -> A:
     """Compute the entropy H(p) = ½ log|2πe Σ|.
 
     Args:
@@ -54,10 +55,10 @@ def entropy(p: Gaussian) -> PerState:
     Returns:
         One number per covariance (a single number if the batch shares it).
     """
-    return density.entropy(engine_of(*p), p)
+    return cast("A", density.entropy(engine_of(*p), p))
 
 
-def whiten(q: Gaussian, v: Vector) -> Vector:
+def whiten(q: Gaussian[A], v: A) -> A:
     """Whiten a vector: L⁻¹v with Σ_q = LLᵀ.
 
     Args:
@@ -67,10 +68,10 @@ def whiten(q: Gaussian, v: Vector) -> Vector:
     Returns:
         A vector per state.
     """
-    return density.whiten(engine_of(*q, v), q, v)
+    return cast("A", density.whiten(engine_of(*q, v), q, v))
 
 
-def log_prob(p: Gaussian, x: Vector) -> PerState:
+def log_prob(p: Gaussian[A], x: A) -> A:
     """Compute log N(x | μ, Σ) = −½‖L⁻¹(x − μ)‖² − ½ log|Σ| − (d/2) log 2π.
 
     Args:
@@ -80,10 +81,10 @@ def log_prob(p: Gaussian, x: Vector) -> PerState:
     Returns:
         One number per state.
     """
-    return density.log_prob(engine_of(*p, x), p, x)
+    return cast("A", density.log_prob(engine_of(*p, x), p, x))
 
 
-def mahalanobis(p: Gaussian, q: Gaussian) -> PerState:
+def mahalanobis(p: Gaussian[A], q: Gaussian[A]) -> A:
     """Compute the squared Mahalanobis distance (μ_p − μ_q)ᵀ Σ_q⁻¹ (μ_p − μ_q).
 
     Args:
@@ -93,10 +94,10 @@ def mahalanobis(p: Gaussian, q: Gaussian) -> PerState:
     Returns:
         One number per state.
     """
-    return distances.mahalanobis(engine_of(*p, *q), p, q)
+    return cast("A", distances.mahalanobis(engine_of(*p, *q), p, q))
 
 
-def kl_parts(p: Gaussian, q: Gaussian) -> Parts:
+def kl_parts(p: Gaussian[A], q: Gaussian[A]) -> Parts[A]:
     """Compute KL(p‖q) by parts (paper, section 3): their sum is the KL.
 
     Args:
@@ -113,10 +114,10 @@ def kl_parts(p: Gaussian, q: Gaussian) -> Parts:
         >>> parts.mean, parts.cov.round(4)
         (array([1.5, 1.5]), ...0.9544...)
     """
-    return distances.kl_parts(engine_of(*p, *q), p, q)
+    return cast("Parts[A]", distances.kl_parts(engine_of(*p, *q), p, q))
 
 
-def kl_cov(p: Gaussian, q: Gaussian) -> PerState:
+def kl_cov(p: Gaussian[A], q: Gaussian[A]) -> A:
     """Compute the covariance part of KL(p‖q): ½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|).
 
     Args:
@@ -126,10 +127,10 @@ def kl_cov(p: Gaussian, q: Gaussian) -> PerState:
     Returns:
         One number per state.
     """
-    return distances.kl_cov(engine_of(*p, *q), p, q)
+    return cast("A", distances.kl_cov(engine_of(*p, *q), p, q))
 
 
-def wasserstein_parts(p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Form = "commuting") -> Parts:
+def wasserstein_parts(p: Gaussian[A], q: Gaussian[A], *, scaled: bool = True, form: Form = "commuting") -> Parts[A]:
     """Compute the squared Wasserstein-2 distance by parts (paper, section 3).
 
     Args:
@@ -147,10 +148,10 @@ def wasserstein_parts(p: Gaussian, q: Gaussian, *, scaled: bool = True, form: Fo
         >>> wasserstein_parts(DiagGaussian(np.ones(2), np.full(2, 0.5)), DiagGaussian(np.zeros(2), np.ones(2)))
         Parts(mean=...2.0..., cov=...0.5...)
     """
-    return distances.wasserstein_parts(engine_of(*p, *q), p, q, scaled=scaled, form=form)
+    return cast("Parts[A]", distances.wasserstein_parts(engine_of(*p, *q), p, q, scaled=scaled, form=form))
 
 
-def frobenius_parts(p: Gaussian, q: Gaussian, *, whitened: bool = False) -> Parts:
+def frobenius_parts(p: Gaussian[A], q: Gaussian[A], *, whitened: bool = False) -> Parts[A]:
     """Compute the Frobenius distance by parts (paper, section 3).
 
     Args:
@@ -167,4 +168,4 @@ def frobenius_parts(p: Gaussian, q: Gaussian, *, whitened: bool = False) -> Part
         >>> frobenius_parts(DiagGaussian(np.ones(2), np.full(2, 0.5)), DiagGaussian(np.zeros(2), np.ones(2)))
         Parts(mean=...2.0..., cov=...1.125...)
     """
-    return distances.frobenius_parts(engine_of(*p, *q), p, q, whitened=whitened)
+    return cast("Parts[A]", distances.frobenius_parts(engine_of(*p, *q), p, q, whitened=whitened))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from trpl.engines import engine_of
+from trpl.engines import constants
+from trpl.types import A, A_co, Generic
 
 if TYPE_CHECKING:
-    from trpl.types import Matrix, PerState, Scale, Vector
+    from trpl.types import Float, Scale, Vector
 
 
-class DiagGaussian(NamedTuple):
+class DiagGaussian(NamedTuple, Generic[A_co]):
     """A batch of Gaussians with covariance diag(std²).
 
     Args:
@@ -23,8 +24,8 @@ class DiagGaussian(NamedTuple):
         3
     """
 
-    mean: Vector
-    std: Vector
+    mean: A_co
+    std: A_co
 
     @property
     def dim(self) -> int:
@@ -37,7 +38,7 @@ class DiagGaussian(NamedTuple):
         return tuple(self.mean.shape[:-1])
 
     @property
-    def scale(self) -> Vector:
+    def scale(self) -> A_co:
         """The standard deviations, which represent the covariance."""
         return self.std
 
@@ -46,7 +47,7 @@ class DiagGaussian(NamedTuple):
         """Whether the batch shares one covariance."""
         return self.std.ndim < self.mean.ndim
 
-    def with_scale(self, std: Vector) -> DiagGaussian:
+    def with_scale(self: DiagGaussian[A], std: A) -> DiagGaussian[A]:
         """Return the same mean with other standard deviations.
 
         Args:
@@ -57,17 +58,21 @@ class DiagGaussian(NamedTuple):
         """
         return DiagGaussian(self.mean, std)
 
-    def detached(self) -> DiagGaussian:
+    @property
+    def arrays(self) -> tuple[A_co, ...]:
+        """What a projection moves: mean and standard deviations."""
+        return tuple(self)
+
+    def detached(self) -> DiagGaussian[A_co]:
         """Detach the Gaussian from autodiff.
 
         Returns:
             The Gaussian as a constant.
         """
-        e = engine_of(*self)
-        return DiagGaussian(e.constant(self.mean), e.constant(self.std))
+        return DiagGaussian(*constants(*self))
 
 
-class FullGaussian(NamedTuple):
+class FullGaussian(NamedTuple, Generic[A_co]):
     """A batch of Gaussians with covariance chol·cholᵀ.
 
     Args:
@@ -81,8 +86,8 @@ class FullGaussian(NamedTuple):
         True
     """
 
-    mean: Vector
-    chol: Matrix
+    mean: A_co
+    chol: A_co
 
     @property
     def dim(self) -> int:
@@ -95,7 +100,7 @@ class FullGaussian(NamedTuple):
         return tuple(self.mean.shape[:-1])
 
     @property
-    def scale(self) -> Matrix:
+    def scale(self) -> A_co:
         """The Cholesky factor, which represents the covariance."""
         return self.chol
 
@@ -104,7 +109,7 @@ class FullGaussian(NamedTuple):
         """Whether the batch shares one covariance."""
         return self.chol.ndim <= self.mean.ndim
 
-    def with_scale(self, chol: Matrix) -> FullGaussian:
+    def with_scale(self: FullGaussian[A], chol: A) -> FullGaussian[A]:
         """Return the same mean with another Cholesky factor.
 
         Args:
@@ -115,20 +120,25 @@ class FullGaussian(NamedTuple):
         """
         return FullGaussian(self.mean, chol)
 
-    def detached(self) -> FullGaussian:
+    @property
+    def arrays(self) -> tuple[A_co, ...]:
+        """What a projection moves: mean and Cholesky factor."""
+        return tuple(self)
+
+    def detached(self) -> FullGaussian[A_co]:
         """Detach the Gaussian from autodiff.
 
         Returns:
             The Gaussian as a constant.
         """
-        e = engine_of(*self)
-        return FullGaussian(e.constant(self.mean), e.constant(self.chol))
+        return FullGaussian(*constants(*self))
 
 
-Gaussian = DiagGaussian | FullGaussian
+Gaussian: TypeAlias = DiagGaussian[A] | FullGaussian[A]
+"""A Gaussian of either structure."""
 
 
-class Parts(NamedTuple):
+class Parts(NamedTuple, Generic[A_co]):
     """A distance between two Gaussians by parts.
 
     Args:
@@ -136,8 +146,8 @@ class Parts(NamedTuple):
         cov: The part of the covariances.
     """
 
-    mean: PerState
-    cov: PerState
+    mean: Float[A_co, ...]
+    cov: Float[A_co, ...]
 
 
 def gaussian(mean: Vector, scale: Scale, *, full: bool) -> Gaussian:

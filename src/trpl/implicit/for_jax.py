@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from trpl.engines import NUMPY, jax_engine, jax_is_concrete
+from trpl.engines import NUMPY, device_axes, jax_engine, jax_is_concrete, varying
 from trpl.implicit.attaching import ADAPTERS
 from trpl.implicit.problems import NO_SECOND, Problem, pulled_back
 
@@ -28,8 +28,8 @@ def attach(problem: Problem, inputs: Sequence[Any]) -> tuple[jax.Array, ...]:
     if look:
         with np.errstate(all="ignore"):
             problem.admit(NUMPY, *map(np.asarray, arrays))
-    e = jax_engine(concrete=False)  # inside `shard_map` all inputs vary alike, so cotangents have their inputs' types
-    outputs = _functions(problem)(*e.varying(arrays, e.device_axes(arrays)))
+    # inside `shard_map` all inputs vary alike, so cotangents have their inputs' types
+    outputs = _functions(problem)(*varying(arrays, device_axes(arrays)))
     if look:
         with np.errstate(all="ignore"):
             problem.accept(NUMPY, *map(np.asarray, outputs))

@@ -69,11 +69,11 @@ def _attach_eagerly(problem: Problem, e: Engine, inputs: Sequence[Any], constant
     outputs = inputs[: len(problem.signature.outputs)]
     if solved is None:
         return tuple(outputs)
-    contiguous = np.ascontiguousarray if e is NUMPY else Tensor.contiguous  # LAPACK's factors are column-major
+    contiguous: Any = np.ascontiguousarray if e is NUMPY else Tensor.contiguous  # LAPACK's factors are column-major
     moved, residuals = tuple([y is not None for y in solved.outputs]), solved.residuals
     arrays = [contiguous(y) for y in solved.outputs if y is not None]
     if wanted or forward_ad._current_level >= 0:
-        small = e is NUMPY and sum([x.size for x in residuals if x is not None]) <= MAX_KEPT
+        small = e is NUMPY and sum([x.size for x in residuals if x is not None]) <= MAX_KEPT  # pyright: ignore[reportAttributeAccessIssue]
         kept, saved = (residuals, ()) if small else ((), residuals)
         numbers = tuple([None if isinstance(x, Tensor) else c for x, c in zip(inputs, constants, strict=True)])
         call = _Call(problem, e, moved, numbers, kept)

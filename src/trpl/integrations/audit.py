@@ -18,6 +18,7 @@ import numpy as np
 
 from trpl.families import Policy, family_of, kl, log_prob
 from trpl.integrations.distributions import split
+from trpl.types import cast
 
 
 class KLAudit(NamedTuple):
@@ -68,7 +69,7 @@ def read(policy: object) -> Policy:
     """
     found = split(policy).policy
     family = family_of(found)
-    return family.make([_constant(x).astype(np.float64) for x in family.arrays(found)])
+    return family.make([_constant(x).astype(np.float64) for x in found.arrays])
 
 
 def exact_kl(
@@ -109,11 +110,11 @@ def divergences(new: object, old: object, *, actions: object = None) -> Divergen
     if type(p) is not type(q):
         raise ValueError(f"new is a {family_of(p).words} and old a {family_of(q).words}: they must be of one kind")
     family_of(p).check_pair("new", p, q)
-    states = np.ravel(kl(p, q))
+    states = np.ravel(cast("np.ndarray", kl(p, q)))
     if actions is None:
         return Divergences(states, None)
     taken = _constant(actions)
-    log_ratio = np.ravel(log_prob(p, taken) - log_prob(q, taken))
+    log_ratio = np.ravel(cast("np.ndarray", log_prob(p, taken) - log_prob(q, taken)))
     return Divergences(states, np.expm1(log_ratio) - log_ratio)
 
 

@@ -75,8 +75,8 @@ class _Projection(NamedTuple):
     """A layer's projection of a distribution's parameters."""
 
     parameters: Any
-    predicted: DiagGaussian
-    projected: DiagGaussian
+    predicted: DiagGaussian[jax.Array]
+    projected: DiagGaussian[jax.Array]
 
 
 class _Projected(ParametricDistribution):
@@ -87,7 +87,9 @@ class _Projected(ParametricDistribution):
     network's, another is the old policy's, for Brax's KL.
     """
 
-    def __init__(self, inner: ParametricDistribution, project: Callable[[DiagGaussian], DiagGaussian]) -> None:
+    def __init__(
+        self, inner: ParametricDistribution, project: Callable[[DiagGaussian[jax.Array]], DiagGaussian[jax.Array]]
+    ) -> None:
         super().__init__(inner.param_size, inner._postprocessor, inner._event_ndims, inner.reparametrizable)
         self.inner, self.project = inner, project
         self.made: list[_Projection] = []
@@ -114,7 +116,7 @@ def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: flo
         old = _gaussian(distribution.create_dist(stored))
         floor = {} if min_entropy is None else {"min_entropy": min_entropy * old.dim}
 
-        def project(predicted: DiagGaussian) -> DiagGaussian:
+        def project(predicted: DiagGaussian[jax.Array]) -> DiagGaussian[jax.Array]:
             return layer(predicted, old, **floor)
 
         through = _Projected(distribution, project)
@@ -133,7 +135,7 @@ def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: flo
     return loss
 
 
-def _gaussian(distribution: Any) -> DiagGaussian:
+def _gaussian(distribution: Any) -> DiagGaussian[jax.Array]:
     """Convert Brax's normal distribution, with a standard deviation per state."""
     if not (hasattr(distribution, "loc") and hasattr(distribution, "scale")):
         raise ValueError(

@@ -16,17 +16,18 @@ from typing import Any, NamedTuple
 
 from trpl.families import Bernoulli, Beta, Categorical, Policy, is_policy
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
+from trpl.types import A_co, Generic
 
 
-class Split(NamedTuple):
+class Split(NamedTuple, Generic[A_co]):
     """The policy inside a distribution, a function that replaces it, and the types of bijections around it."""
 
-    policy: Policy
+    policy: Policy[A_co]
     rebuild: Callable[[Policy], Any]
     bijections: tuple[type, ...]
 
     @property
-    def gaussian(self) -> Gaussian:
+    def gaussian(self) -> Gaussian[A_co]:
         """The policy, for callers that support only Gaussians.
 
         Raises:

@@ -179,14 +179,14 @@ class TRPL(A2CAgent):
             return (self.epoch_num - 1) / self.max_epochs
         return self.frame / self.max_frames
 
-    def _gaussian(self, mean: Tensor, std: Tensor) -> DiagGaussian:
+    def _gaussian(self, mean: Tensor, std: Tensor) -> DiagGaussian[Tensor]:
         return DiagGaussian(mean.float(), std.float() if self.shared is None else std.float()[0])
 
-    def _old(self, batch: dict[str, Any]) -> DiagGaussian:
+    def _old(self, batch: dict[str, Any]) -> DiagGaussian[Tensor]:
         return self._gaussian(*(batch[name] for name in ACTED))
 
     @torch.no_grad()
-    def _pairs(self) -> Iterator[tuple[DiagGaussian, DiagGaussian]]:
+    def _pairs(self) -> Iterator[tuple[DiagGaussian[Tensor], DiagGaussian[Tensor]]]:
         """Yield the policy after the update and the one before it, minibatch by minibatch."""
         self.set_eval()
         for number in range(len(self.dataset)):

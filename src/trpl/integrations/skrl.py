@@ -221,7 +221,7 @@ class TRPL(PPO):
             "states": self._state_preprocessor(batch.states, train=train),
         }
 
-    def _policy(self, batch: Minibatch, *, train: bool) -> tuple[DiagGaussian, dict[str, Any]]:
+    def _policy(self, batch: Minibatch, *, train: bool) -> tuple[DiagGaussian[Tensor], dict[str, Any]]:
         """Return the network's prediction, and its inputs."""
         inputs = self._inputs(batch, train=train)
         with torch.autocast(device_type=self._device_type, enabled=self.cfg.mixed_precision):
@@ -229,10 +229,10 @@ class TRPL(PPO):
         found = self.policy.distribution(role="policy")
         return self._gaussian(found.loc.float(), found.scale.float()), inputs
 
-    def _gaussian(self, mean: Tensor, std: Tensor) -> DiagGaussian:
+    def _gaussian(self, mean: Tensor, std: Tensor) -> DiagGaussian[Tensor]:
         return DiagGaussian(mean, std if self._shared is None else std[0])
 
-    def _old(self, batch: Minibatch) -> DiagGaussian:
+    def _old(self, batch: Minibatch) -> DiagGaussian[Tensor]:
         return self._gaussian(batch.old_mean, batch.old_std)
 
     def _constraint(self, *, progress: float) -> dict[str, float]:

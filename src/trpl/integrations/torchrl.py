@@ -27,6 +27,7 @@ from trpl.families import Categorical, Policy, entropy, kl, log_prob
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
 from trpl.integrations.distributions import Split, split
 from trpl.losses import normalised, surrogate
+from trpl.types import cast
 
 KEYS = ("loc", "scale", "old_loc", "old_scale")
 
@@ -211,7 +212,7 @@ class TRPLLoss(LossModule):
         return F.mse_loss(value, tensordict.get(self.tensor_keys.value_target))
 
     @torch.no_grad()
-    def projected(self, tensordict: TensorDictBase) -> Policy:
+    def projected(self, tensordict: TensorDictBase) -> Policy[Tensor]:
         """Project the network's policy.
 
         Args:
@@ -223,20 +224,20 @@ class TRPLLoss(LossModule):
         predicted, old = self._policies(tensordict)
         return self._project(predicted.policy, old)
 
-    def _policies(self, tensordict: TensorDictBase) -> tuple[Split, Policy]:
+    def _policies(self, tensordict: TensorDictBase) -> tuple[Split[Tensor], Policy[Tensor]]:
         """Return the network's policy, and the one that collected the data."""
-        old = split(self.actor_network.build_dist_from_params(tensordict)).policy
+        old = _split(self.actor_network.build_dist_from_params(tensordict))
         with self.actor_network_params.to_module(self.actor_network):
-            predicted = split(self.actor_network.get_dist(tensordict.select(*self.actor_network.in_keys)))
+            predicted = _split(self.actor_network.get_dist(tensordict.select(*self.actor_network.in_keys)))
         if not self.shared_covariance:
-            return predicted, old
-        return predicted._replace(policy=_with_one_scale(predicted.gaussian)), _with_one_scale(old)
+            return predicted, old.policy
+        return predicted._replace(policy=_with_one_scale(predicted.gaussian)), _with_one_scale(old.gaussian)
 
-    def _project(self, predicted: Policy, old: Policy) -> Policy:
+    def _project(self, predicted: Policy[Tensor], old: Policy[Tensor]) -> Policy[Tensor]:
         return self.layer(predicted, old, min_entropy=self.min_entropy, entropy=self.entropy)
 
 
-def _log_prob(predicted: Split, projected: Policy, action: Tensor) -> Tensor:
+def _log_prob(predicted: Split[Tensor], projected: Policy[Tensor], action: Tensor) -> Tensor:
     """Compute the log-density of actions, squashed or not; of classes as whole numbers or one-hot."""
     if isinstance(projected, DiagGaussian | FullGaussian):
         return predicted.rebuild(projected).log_prob(action)
@@ -245,7 +246,11 @@ def _log_prob(predicted: Split, projected: Policy, action: Tensor) -> Tensor:
     return log_prob(projected, action)
 
 
-def _with_one_scale(p: Gaussian) -> Gaussian:
+def _split(distribution: Any) -> Split[Tensor]:
+    return cast("Split[Tensor]", split(distribution))
+
+
+def _with_one_scale(p: Gaussian[Tensor]) -> Gaussian[Tensor]:
     """Give all states the first one's covariance."""
     num_event_axes = 1 if isinstance(p, DiagGaussian) else 2
     return p.with_scale(p.scale[(0,) * (p.scale.ndim - num_event_axes)])

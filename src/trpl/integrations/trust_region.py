@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from trpl.entropy_schedule import SCHEDULES, scheduled, within_reach
 from trpl.errors import ConvergenceError
@@ -18,6 +18,7 @@ from trpl.gaussians import DiagGaussian, FullGaussian
 from trpl.losses import weighted_advantages
 from trpl.messages import needs
 from trpl.methods.registry import layers
+from trpl.types import cast
 
 with needs("torch"):
     import torch
@@ -28,6 +29,8 @@ with needs("torch"):
 SMALLEST_SHARE = 0.01
 """The share of its old value to which an optimiser may reduce a standard deviation within an update."""
 
+P = TypeVar("P", bound=Policy[Tensor])
+
 
 class Terms(NamedTuple):
     """The terms of the loss on one minibatch, per state or as means over the states, and the projected policy."""
@@ -35,7 +38,7 @@ class Terms(NamedTuple):
     surrogate: Tensor
     penalty: Tensor
     entropy: Tensor
-    projected: Policy
+    projected: Policy[Tensor]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,7 +122,7 @@ class TrustRegion:
                 f"projection {self.projection!r} is for Gaussian policies, and this is {words}: use {others}"
             )
 
-    def layer_of(self, policy: Policy) -> Any:
+    def layer_of(self, policy: Policy[Tensor]) -> Any:
         """Return the layer for a policy: two bounds on the KL of Gaussians, their sum for every other.
 
         Args:
@@ -135,7 +138,7 @@ class TrustRegion:
         self.check_serves(gaussian=gaussian, words=f"a {type(policy).__name__}")
         return self.layer if self.joint or gaussian else self.joint_layer
 
-    def project(self, predicted: Policy, old: Policy, constraint: dict[str, float]) -> Policy:
+    def project(self, predicted: P, old: Policy[Tensor], constraint: dict[str, float]) -> P:
         """Project the predicted policy, with the entropy of the constraint or the nearest feasible one.
 
         Args:
@@ -193,12 +196,12 @@ class TrustRegion:
             progress=min(progress, 1.0),
             dim=dim,
         )
-        return {"entropy" if self.entropy_equality else "min_entropy": value}
+        return {"entropy" if self.entropy_equality else "min_entropy": cast("float", value)}
 
     def terms(
         self,
-        predicted: Policy,
-        old: Policy,
+        predicted: Policy[Tensor],
+        old: Policy[Tensor],
         *,
         actions: Tensor,
         old_log_prob: Tensor,
@@ -230,8 +233,8 @@ class TrustRegion:
 
     def terms_by_state(
         self,
-        predicted: Policy,
-        old: Policy,
+        predicted: Policy[Tensor],
+        old: Policy[Tensor],
         *,
         actions: Tensor,
         old_log_prob: Tensor,
@@ -261,7 +264,7 @@ class TrustRegion:
         )
 
     @torch.no_grad()
-    def measured(self, pairs: Iterable[tuple[Policy, Policy]]) -> dict[str, float]:
+    def measured(self, pairs: Iterable[tuple[Policy[Tensor], Policy[Tensor]]]) -> dict[str, float]:
         """Compare the new policy with the old one, exactly, in every state of a rollout.
 
         Args:

@@ -15,6 +15,7 @@ import numpy as np
 
 from trpl.engines import values_of
 from trpl.gaussians.distances import Form
+from trpl.layers.layer import Bound
 from trpl.layers.surface import JointLayer, SeparateLayer
 from trpl.projections.frobenius import Frobenius
 from trpl.projections.kl.region import KL
@@ -22,9 +23,6 @@ from trpl.projections.regions import Region
 from trpl.projections.wasserstein import Wasserstein
 
 __all__ = ["FrobeniusProjection", "JointKLProjection", "KLProjection", "WassersteinProjection"]
-
-Bound = float | jax.Array | np.ndarray | tuple[float | jax.Array | np.ndarray, ...]
-"""A number, or an array with one per state; a tuple has one per part of a product."""
 
 Layer = TypeVar("Layer")
 
@@ -88,7 +86,7 @@ class _ByContent:
 
 @_pytree
 @dataclass(frozen=True, eq=False)
-class KLProjection(_ByContent, SeparateLayer):
+class KLProjection(_ByContent, SeparateLayer[jax.Array]):
     """Reverse KL: ½ Mahalanobis² of the mean and the covariance part of the KL, each within its bound.
 
     Args:
@@ -113,7 +111,7 @@ class KLProjection(_ByContent, SeparateLayer):
     cov_bound: Bound
     entropy_first: bool = _static(False)
     check: bool = _static(True)
-    __call__ = SeparateLayer.forward
+    __call__ = SeparateLayer[jax.Array].forward
 
     def trust_region(self) -> Region:
         """Return the region. See `SeparateLayer`."""
@@ -122,7 +120,7 @@ class KLProjection(_ByContent, SeparateLayer):
 
 @_pytree
 @dataclass(frozen=True, eq=False)
-class WassersteinProjection(_ByContent, SeparateLayer):
+class WassersteinProjection(_ByContent, SeparateLayer[jax.Array]):
     """Wasserstein-2 scaled by the old covariance, in the paper's commuting form or exact.
 
     Args:
@@ -141,7 +139,7 @@ class WassersteinProjection(_ByContent, SeparateLayer):
     form: Form = field(default="commuting", metadata={"static": True})
     entropy_first: bool = _static(False)
     check: bool = _static(True)
-    __call__ = SeparateLayer.forward
+    __call__ = SeparateLayer[jax.Array].forward
 
     def __post_init__(self) -> None:
         Wasserstein(self.form)  # refuses a form that does not exist
@@ -154,7 +152,7 @@ class WassersteinProjection(_ByContent, SeparateLayer):
 
 @_pytree
 @dataclass(frozen=True, eq=False)
-class FrobeniusProjection(_ByContent, SeparateLayer):
+class FrobeniusProjection(_ByContent, SeparateLayer[jax.Array]):
     """Frobenius norm of the change of covariance, plain or whitened by the old one.
 
     Args:
@@ -173,7 +171,7 @@ class FrobeniusProjection(_ByContent, SeparateLayer):
     whitened: bool = _static(False)
     entropy_first: bool = _static(False)
     check: bool = _static(True)
-    __call__ = SeparateLayer.forward
+    __call__ = SeparateLayer[jax.Array].forward
 
     def trust_region(self) -> Region:
         """Return the region. See `SeparateLayer`."""
@@ -182,7 +180,7 @@ class FrobeniusProjection(_ByContent, SeparateLayer):
 
 @_pytree
 @dataclass(frozen=True, eq=False)
-class JointKLProjection(_ByContent, JointLayer):
+class JointKLProjection(_ByContent, JointLayer[jax.Array]):
     """One KL bound for the whole distribution; the entropy target is part of the optimisation.
 
     It supports every family. Projected covariances are contextual, even if they were shared before.
@@ -208,4 +206,4 @@ class JointKLProjection(_ByContent, JointLayer):
     min_entropy: Bound | None = None
     entropy_equality: bool = _static(False)
     check: bool = _static(True)
-    __call__ = JointLayer.forward
+    __call__ = JointLayer[jax.Array].forward

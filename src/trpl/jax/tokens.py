@@ -17,7 +17,9 @@ from trpl.engines import values_of
 from trpl.families.sparse import SparseCategorical
 
 
-def choose_kept(logits: Array, sampled: Array, *, kept_tokens: int = 64, kept_mass: float = 1.0) -> SparseCategorical:
+def choose_kept(
+    logits: Array, sampled: Array, *, kept_tokens: int = 64, kept_mass: float = 1.0
+) -> SparseCategorical[jax.Array]:
     """Choose the ids to keep, the sampled one and the most likely others, and score them without a gradient.
 
     Args:
@@ -57,7 +59,7 @@ def choose_kept(logits: Array, sampled: Array, *, kept_tokens: int = 64, kept_ma
     return score_kept(logits, ids)
 
 
-def score_kept(logits: Array, ids: Array) -> SparseCategorical:
+def score_kept(logits: Array, ids: Array) -> SparseCategorical[jax.Array]:
     """Score given ids and the rest; differentiable in the logits.
 
     Args:

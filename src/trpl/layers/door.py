@@ -42,7 +42,7 @@ def check_structure(predicted: Policy, old: Policy, name: str = "predicted") -> 
 
 def _cache_key(predicted: Policy, old: Policy) -> tuple[Any, ...] | None:
     """Return types, shapes and dtypes of two Gaussians of plain arrays with concrete sizes, else None."""
-    if type(predicted) not in _GAUSSIANS or type(old) not in _GAUSSIANS:
+    if not (isinstance(predicted, _GAUSSIANS) and isinstance(old, _GAUSSIANS)):
         return None
     found: list[Any] = [type(predicted), type(old)]
     for x in (*predicted, *old):
@@ -69,7 +69,7 @@ def _checked_structure(predicted: Policy, old: Policy, name: str) -> Family:
             f"{name} is a {type(predicted).__name__} and old a {type(old).__name__}; they must have the same structure"
         )
     family.check_pair(name, predicted, old)
-    first, second = family.arrays(predicted)[0], family.arrays(old)[0]
+    first, second = predicted.arrays[0], old.arrays[0]
     kinds = framework_of(first), framework_of(second)
     if kinds[0] != kinds[1]:
         raise ValueError(f"{name} has {kinds[0]} arrays and old {kinds[1]} arrays")
@@ -77,7 +77,7 @@ def _checked_structure(predicted: Policy, old: Policy, name: str) -> Family:
         raise ValueError(
             f"{name} is {dtype_name(first)} and old {dtype_name(second)}; convert them to one floating-point type"
         )
-    shapes = family.batch_shape(predicted), family.batch_shape(old)
+    shapes = predicted.batch_shape, old.batch_shape
     if shapes[0] != shapes[1] and not _broadcast(*shapes):
         raise ValueError(f"batch shapes do not fit: {name} has {shapes[0]}, old has {shapes[1]}")
     return family

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from trpl.engines import NUMPY, engine_of, values_of
-from trpl.families import Family, Policy, Product
+from trpl.families import Family, Held, Policy, Product
 from trpl.families.gaussian import GaussianFamily
+from trpl.families.protocol import P
 from trpl.families.sparse import SparseCategorical
 from trpl.gaussians.distances import kl_parts
 from trpl.gaussians.values import Gaussian, Parts
@@ -20,15 +21,18 @@ from trpl.projections.entropy import control_entropy
 from trpl.projections.kl.region import KL
 from trpl.projections.mean import shrinkage
 from trpl.projections.regions import Region, mean_distance, parts
+from trpl.types import A_co, Generic, cast
 
 if TYPE_CHECKING:
-    from trpl.types import Array, Mask, PerState
+    from trpl.types import Array, PerState
 
-Bound: TypeAlias = "float | Array | tuple[float | Array, ...] | None"
-"""A number, an array with one per state, or for a product a tuple with one per part; None for no constraint."""
+Number: TypeAlias = "float | Array"
+"""A number, or an array with one for each state."""
+Bound: TypeAlias = "Number | tuple[Number, ...]"
+"""A bound or an entropy target; a tuple has one for each part of a product."""
 
 
-class Audit(NamedTuple):
+class Audit(NamedTuple, Generic[A_co]):
     """The effect of a projection, state by state.
 
     Args:
@@ -41,28 +45,28 @@ class Audit(NamedTuple):
         entropy_multiplier: The Lagrange multiplier of the joint projection's entropy, else None.
     """
 
-    before: Parts
-    after: Parts
-    mean_multiplier: PerState
-    cov_multiplier: PerState
-    mean_projected: Mask
-    cov_projected: Mask
-    entropy_multiplier: PerState | None = None
+    before: Parts[A_co]
+    after: Parts[A_co]
+    mean_multiplier: A_co
+    cov_multiplier: A_co
+    mean_projected: A_co
+    cov_projected: A_co
+    entropy_multiplier: A_co | None = None
 
     @property
-    def num_mean_projected(self) -> Array:
+    def num_mean_projected(self) -> A_co:
         """The number of projected means."""
-        return engine_of(self.mean_projected).xp.sum(self.mean_projected)
+        return cast("A_co", engine_of(self.mean_projected).xp.sum(self.mean_projected))
 
     @property
-    def num_cov_projected(self) -> Array:
+    def num_cov_projected(self) -> A_co:
         """The number of projected covariances."""
-        return engine_of(self.cov_projected).xp.sum(self.cov_projected)
+        return cast("A_co", engine_of(self.cov_projected).xp.sum(self.cov_projected))
 
 
 def _entropy_targets(
-    like: Array, batch: tuple[int, ...], min_entropy: Bound, entropy: Bound, *, check: bool
-) -> tuple[Bound, Bound]:
+    like: Array, batch: tuple[int, ...], min_entropy: Bound | None, entropy: Bound | None, *, check: bool
+) -> tuple[Number | None, Number | None]:
     if min_entropy is None and entropy is None:
         return None, None
     if min_entropy is not None and entropy is not None:
@@ -88,8 +92,8 @@ def project(
     *,
     mean_bound: Bound,
     cov_bound: Bound,
-    min_entropy: Bound,
-    entropy: Bound,
+    min_entropy: Bound | None,
+    entropy: Bound | None,
     entropy_first: bool,
     check: bool,
 ) -> Gaussian:
@@ -121,37 +125,36 @@ def _values(arrays: tuple[Array, ...]) -> list[np.ndarray] | None:
     return None if any(x is None for x in found) else found  # pyright: ignore[reportReturnType]
 
 
-def _admit(family: Family, predicted: Policy, old: Policy) -> None:
+def _admit(family: Family[P], predicted: P, old: P) -> None:
     """Check the policies' values, if they are concrete."""
     num = len(family.cores)
-    found = _values(family.arrays(predicted) + family.arrays(old))
+    found = _values(predicted.arrays + old.arrays)
     if found is not None:
         family.admit(NUMPY, family.make(found[:num]), family.make(found[num:]))
 
 
-def _accept(family: Family, projected: Policy) -> None:
+def _accept(family: Family[P], projected: P) -> None:
     """Check a result that was changed after its projection."""
-    found = _values(family.arrays(projected))
+    found = _values(projected.arrays)
     if found is not None:
         with np.errstate(all="ignore"):
             family.accept(NUMPY, found)
 
 
 def _joint_arguments(
-    predicted: Policy, old: Policy, bound: Bound, min_entropy: Bound, entropy: Bound, *, check: bool
-) -> tuple[Any, ...]:
+    predicted: Policy, old: Policy, bound: Bound, min_entropy: Bound | None, entropy: Bound | None, *, check: bool
+) -> tuple[Family, Held, Number, Number | None]:
     family = check_structure(predicted, old)
-    arrays = family.arrays(predicted)
-    like, batch = arrays[0], family.batch_shape(predicted)
+    arrays = predicted.arrays
+    like, batch = arrays[0], predicted.batch_shape
     minimum, equal = _entropy_targets(like, batch, min_entropy, entropy, check=check)
-    bound = as_bound("bound", bound, like, batch, check=check)
     target = minimum if equal is None else equal
     held = "free" if target is None else "minimum" if equal is None else "equal"
-    return family, held, bound, target
+    return family, held, as_bound("bound", bound, like, batch, check=check), target
 
 
 def project_jointly(
-    predicted: Policy, old: Policy, *, bound: Bound, min_entropy: Bound, entropy: Bound, check: bool
+    predicted: Policy, old: Policy, *, bound: Bound, min_entropy: Bound | None, entropy: Bound | None, check: bool
 ) -> Policy:
     """Compute the joint KL projection, with the entropy as inequality, equality or free.
 
@@ -160,8 +163,8 @@ def project_jointly(
     if isinstance(bound, tuple | list):
         every = _split_parts(predicted, old, bound, min_entropy, entropy)
         return Product(tuple(project_jointly(p, q, **own, check=check) for p, q, own in every))
-    family, held, bound, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
-    inputs = (*family.arrays(predicted), *family.arrays(old), bound, *(() if target is None else (target,)))
+    family, held, limit, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
+    inputs = (*predicted.arrays, *old.arrays, limit, *(() if target is None else (target,)))
     return _with_ids(predicted, family.make(attach(joint(family, held, check), inputs)))
 
 
@@ -175,8 +178,8 @@ def _with_ids(like: Policy, p: Policy) -> Policy:
 
 
 def _split_parts(
-    predicted: Policy, old: Policy, bound: Sequence[Bound], min_entropy: Bound, entropy: Bound
-) -> list[tuple[Policy, Policy, dict[str, Bound]]]:
+    predicted: Policy, old: Policy, bound: Sequence[Bound], min_entropy: Bound | None, entropy: Bound | None
+) -> list[tuple[Policy, Policy, dict[str, Any]]]:
     """List the parts of a product, predicted and old, each with its own bound and entropy target."""
     check_structure(predicted, old)
     if not isinstance(predicted, Product) or not isinstance(old, Product):
@@ -215,8 +218,8 @@ def penalty_jointly(predicted: Policy, projected: Policy) -> PerState:
     family = check_structure(predicted, projected)
     if isinstance(family, GaussianFamily):
         return penalty(KL(), predicted, projected)  # pyright: ignore[reportArgumentType]
-    e = engine_of(*family.arrays(predicted), *family.arrays(projected))
-    return family.kl(e, predicted, family.make([e.constant(x) for x in family.arrays(projected)]))
+    e = engine_of(*predicted.arrays, *projected.arrays)
+    return family.kl(e, predicted, family.make([e.constant(x) for x in projected.arrays]))
 
 
 def audit(
@@ -241,8 +244,8 @@ def audit(
         after=parts(e, region, projected, old),
         mean_multiplier=1.0 / shrinkage(e, before.mean, mean_limit) - 1.0,
         cov_multiplier=region.cov_multiplier(e, predicted, old, cov_limit),
-        mean_projected=before.mean > mean_limit,
-        cov_projected=before.cov > cov_limit,
+        mean_projected=cast("Array", before.mean > mean_limit),
+        cov_projected=cast("Array", before.cov > cov_limit),
     )
 
 
@@ -252,8 +255,8 @@ def audit_jointly(
     old: Policy,
     *,
     bound: Bound,
-    min_entropy: Bound,
-    entropy: Bound,
+    min_entropy: Bound | None,
+    entropy: Bound | None,
     check: bool,
 ) -> Audit | tuple[Audit, ...]:
     """Audit the joint projection: a single bound, so a single multiplier for mean and covariance.
@@ -266,10 +269,10 @@ def audit_jointly(
         found = [audit_jointly(p, out, q, **own, check=check) for (p, q, own), out in every]
         return tuple(found)  # pyright: ignore[reportReturnType]
     check_structure(projected, old, "projected")
-    family, held, bound, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
-    arrays = (*family.arrays(predicted), *family.arrays(projected), *family.arrays(old))
+    family, held, size, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
+    arrays = (*predicted.arrays, *projected.arrays, *old.arrays)
     e, like = engine_of(*arrays), arrays[0]
-    limit = e.asarray(bound, like)
+    limit = e.asarray(size, like)
     target = None if target is None else e.asarray(target, like)
     eta, omega = family.multipliers(e, predicted, old, limit, target, held)
 
@@ -284,7 +287,7 @@ def audit_jointly(
         after=measured(projected),
         mean_multiplier=eta,
         cov_multiplier=eta,
-        mean_projected=eta > 0.0,
-        cov_projected=eta > 0.0,
+        mean_projected=cast("Array", eta > 0.0),
+        cov_projected=cast("Array", eta > 0.0),
         entropy_multiplier=omega,
     )

@@ -92,7 +92,7 @@ class Separate:
         return found
 
 
-def _total(e: Engine, like: Array, one: Array | None, other: Array | None) -> Array:
+def _total(e: Engine, like: Array, one: Array | None, other: Array | None) -> Array | None:
     """Add two cotangents of one input, whose batch shapes may differ."""
     if one is None:
         return other

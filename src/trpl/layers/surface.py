@@ -8,24 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from trpl.families import Policy
 from trpl.layers import layer as core
 from trpl.layers.door import check_held
 from trpl.layers.layer import Audit, Bound
 from trpl.projections.regions import Region
+from trpl.types import A, cast
 
 if TYPE_CHECKING:
-    from trpl.types import PerState
+    from trpl.gaussians.values import Gaussian
+
+if TYPE_CHECKING:
+    pass
+
+
+class Given(Protocol):
+    """What a caller may give for a policy: a policy value, or a distribution of the framework."""
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]: ...
+
+
+P = TypeVar("P", bound=Given)
 
 
 class Host(NamedTuple):
     """A framework's conversions and contexts around a projection."""
 
-    enter: Callable[[Any, str], Policy] = lambda policy, name: policy
+    enter: Callable[[Given, str], Policy] = lambda policy, name: cast("Policy", policy)
     """Converts the caller's policy to a policy value; the second argument is its name in messages."""
-    leave: Callable[[Policy, Any], Any] = lambda projected, given: projected
+    leave: Callable[[Policy, Given], Any] = lambda projected, given: projected
     """Converts the projected policy to the form of the given one."""
     project: Callable[..., Any] = core.project
     project_jointly: Callable[..., Any] = core.project_jointly
@@ -40,7 +54,7 @@ def _override(given: Bound | None, held: Bound) -> Bound:
     return held if given is None else given
 
 
-class SeparateLayer:
+class SeparateLayer(Generic[A]):
     """A layer with a bound for the mean and one for the covariance."""
 
     host: ClassVar[Host] = Host()
@@ -66,14 +80,14 @@ class SeparateLayer:
 
     def forward(
         self,
-        predicted: Policy,
-        old: Policy,
+        predicted: P,
+        old: Given,
         *,
         mean_bound: Bound | None = None,
         cov_bound: Bound | None = None,
         min_entropy: Bound | None = None,
         entropy: Bound | None = None,
-    ) -> Policy:
+    ) -> P:
         """Project the predicted policy into the trust region around the old one.
 
         Args:
@@ -105,7 +119,7 @@ class SeparateLayer:
         )
         return host.leave(projected, predicted)
 
-    def penalty(self, predicted: Policy, projected: Policy) -> PerState:
+    def penalty(self, predicted: Given, projected: Given) -> A:
         """Measure how far the prediction is from its projection, state by state: the regression penalty.
 
         Args:
@@ -118,19 +132,19 @@ class SeparateLayer:
         """
         host = type(self).host
         with host.measuring():
-            return core.penalty(
-                self.trust_region(), host.enter(predicted, "predicted"), host.enter(projected, "projected")
-            )
+            enter = cast("Callable[[Given, str], Gaussian]", host.enter)
+            found = core.penalty(self.trust_region(), enter(predicted, "predicted"), enter(projected, "projected"))
+            return cast("A", found)
 
     def audit(
         self,
-        predicted: Policy,
-        projected: Policy,
-        old: Policy,
+        predicted: Given,
+        projected: Given,
+        old: Given,
         *,
         mean_bound: Bound | None = None,
         cov_bound: Bound | None = None,
-    ) -> Audit:
+    ) -> Audit[A]:
         """Measure what the projection did: distances before and after, multipliers, and which states were projected.
 
         Args:
@@ -145,18 +159,20 @@ class SeparateLayer:
         """
         host = type(self).host
         with host.auditing():
-            return core.audit(
+            enter = cast("Callable[[Given, str], Gaussian]", host.enter)
+            found = core.audit(
                 self.trust_region(),
-                host.enter(predicted, "predicted"),
-                host.enter(projected, "projected"),
-                host.enter(old, "old"),
+                enter(predicted, "predicted"),
+                enter(projected, "projected"),
+                enter(old, "old"),
                 mean_bound=_override(mean_bound, self.mean_bound),
                 cov_bound=_override(cov_bound, self.cov_bound),
                 check=self.check,
             )
+            return cast("Audit[A]", found)
 
 
-class JointLayer:
+class JointLayer(Generic[A]):
     """A layer with one KL bound for the whole distribution, of any family."""
 
     host: ClassVar[Host] = Host()
@@ -181,13 +197,13 @@ class JointLayer:
 
     def forward(
         self,
-        predicted: Policy,
-        old: Policy,
+        predicted: P,
+        old: Given,
         *,
         bound: Bound | None = None,
         min_entropy: Bound | None = None,
         entropy: Bound | None = None,
-    ) -> Policy:
+    ) -> P:
         """Find the policy nearest to the predicted one within the bound that meets the entropy target.
 
         Args:
@@ -216,7 +232,7 @@ class JointLayer:
         )
         return host.leave(projected, predicted)
 
-    def penalty(self, predicted: Policy, projected: Policy) -> PerState:
+    def penalty(self, predicted: Given, projected: Given) -> A:
         """Measure how far the prediction is from its projection, state by state: the regression penalty.
 
         Args:
@@ -229,18 +245,19 @@ class JointLayer:
         """
         host = type(self).host
         with host.measuring():
-            return core.penalty_jointly(host.enter(predicted, "predicted"), host.enter(projected, "projected"))
+            p, target = host.enter(predicted, "predicted"), host.enter(projected, "projected")
+            return cast("A", core.penalty_jointly(p, target))
 
     def audit(
         self,
-        predicted: Policy,
-        projected: Policy,
-        old: Policy,
+        predicted: Given,
+        projected: Given,
+        old: Given,
         *,
         bound: Bound | None = None,
         min_entropy: Bound | None = None,
         entropy: Bound | None = None,
-    ) -> Audit | tuple[Audit, ...]:
+    ) -> Audit[A] | tuple[Audit[A], ...]:
         """Measure what the projection did: distances before and after, multipliers, and which states were projected.
 
         Args:
@@ -256,7 +273,7 @@ class JointLayer:
         """
         host = type(self).host
         with host.auditing():
-            return core.audit_jointly(
+            found = core.audit_jointly(
                 host.enter(predicted, "predicted"),
                 host.enter(projected, "projected"),
                 host.enter(old, "old"),
@@ -264,3 +281,4 @@ class JointLayer:
                 check=self.check,
                 **self._targets(min_entropy, entropy),
             )
+            return cast("Audit[A] | tuple[Audit[A], ...]", found)

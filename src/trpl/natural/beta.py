@@ -35,7 +35,7 @@ class Shape(NamedTuple):
     def plus(self, other: Shape, factor: Array | float = 1.0) -> Shape:
         return Shape(self.alpha + factor * other.alpha, self.beta + factor * other.beta)
 
-    def times(self, factor: Array) -> Shape:
+    def times(self, factor: Array | float) -> Shape:
         return Shape(factor * self.alpha, factor * self.beta)
 
 

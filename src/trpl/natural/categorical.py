@@ -197,7 +197,7 @@ class CategoricalPath:
         """Whether no class is forbidden and no difference is too large, by one sum of squares."""
         if not self.e.concrete:
             return False
-        flat = self._difference.reshape(-1)
+        flat = self._difference.reshape((-1,))
         return float(self.e.vecdot(flat, flat)) <= MAX_LOGIT_DIFFERENCE * MAX_LOGIT_DIFFERENCE
 
     @functools.cached_property

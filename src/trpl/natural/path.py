@@ -130,7 +130,7 @@ class ProductPath:
 
     def max_tau(self, e: Engine, s: Array) -> Array | float:
         limits = [part.max_tau(e, s) for part in self.parts]
-        found = [limit for limit in limits if not isinstance(limit, float)]
+        found = [limit for limit in limits if not isinstance(limit, float | int)]
         return functools.reduce(e.xp.minimum, found) if found else limits[0]
 
     def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:

@@ -17,6 +17,7 @@ from trpl.implicit import Like, Solved
 from trpl.implicit.problems import align, broadcast_shapes
 from trpl.natural.path import Path
 from trpl.natural.solver import Entropy, Place, entropy_tolerance, find, shares
+from trpl.types import cast
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -205,10 +206,10 @@ def entropy_range(
 # Blocks of states, for NumPy -----------------------------------------------------------------------------------------
 
 
-def _rows(x: np.ndarray, batch: tuple[int, ...], core: int) -> np.ndarray:
+def _rows(x: Array, batch: tuple[int, ...], core: int) -> np.ndarray:
     """Flatten the batch of an array to one leading axis; a view if nothing is broadcast."""
     tail = x.shape[x.ndim - core :]
-    return np.broadcast_to(x, (*batch, *tail)).reshape(-1, *tail)
+    return np.broadcast_to(cast("np.ndarray", x), (*batch, *tail)).reshape(-1, *tail)
 
 
 def _blocks(problem: Problem) -> tuple[int, list[slice]]:
@@ -229,15 +230,15 @@ def _every_core(cores: tuple[int, ...], num: int) -> tuple[int, ...]:
 
 
 def _solve_in_blocks(
-    between: Between, cores: tuple[int, ...], inputs: Sequence[np.ndarray], held: str, *, whole: bool
+    between: Between, cores: tuple[int, ...], inputs: Sequence[Array], held: str, *, whole: bool
 ) -> Solved | None:
     problem = Problem.of(inputs, cores, held)
-    batch, dtype = problem.batch, inputs[0].dtype
+    batch = problem.batch
     num, blocks = _blocks(problem)
     every = _every_core(cores, len(inputs))
     flat = [_rows(x, batch, core) for x, core in zip(inputs, every, strict=True)]
-    outputs = [np.empty(x.shape, dtype) for x in flat[: len(cores)]]
-    left = [np.empty(num, dtype) for _ in residuals(len(cores), held)]
+    outputs = [np.empty(x.shape, flat[0].dtype) for x in flat[: len(cores)]]
+    left = [np.empty(num, flat[0].dtype) for _ in residuals(len(cores), held)]
     any_moved = False
     for rows in blocks:
         found, moved = _solve(NUMPY, between, Problem.of([_wide(x[rows]) for x in flat], cores, held))
@@ -254,14 +255,14 @@ def _pullback_in_blocks(
     e: Engine,
     between: Between,
     cores: tuple[int, ...],
-    inputs: Sequence[np.ndarray],
-    left: Sequence[np.ndarray],
-    cotangents: Sequence[np.ndarray | None],
+    inputs: Sequence[Array],
+    left: Sequence[Array],
+    cotangents: Sequence[Array | None],
     needed: Sequence[bool],
     held: str,
-) -> list[np.ndarray | None]:
+) -> list[Array | None]:
     problem = Problem.of(inputs, cores, held)
-    batch, dtype = problem.batch, inputs[0].dtype
+    batch = problem.batch
     _, blocks = _blocks(problem)
     every = _every_core(cores, len(inputs))
     flat = [_rows(x, batch, core) for x, core in zip(inputs, every, strict=True)]
@@ -269,7 +270,7 @@ def _pullback_in_blocks(
     flat_given = [None if g is None else _rows(g, batch, core) for g, core in zip(cotangents, cores, strict=True)]
     old_needed = any(needed[len(cores) : 2 * len(cores)])
     wanted = [i < len(cores) or i >= 2 * len(cores) or old_needed for i in range(len(inputs))]
-    outputs = [np.empty(x.shape, dtype) if want else None for x, want in zip(flat, wanted, strict=True)]
+    outputs = [np.empty(x.shape, flat[0].dtype) if want else None for x, want in zip(flat, wanted, strict=True)]
     for rows in blocks:
         found = _pullback(
             e,
@@ -284,4 +285,4 @@ def _pullback_in_blocks(
         for into, x in zip(outputs, found, strict=True):
             if into is not None:
                 into[rows] = x
-    return [None if x is None else x.reshape(*batch, *x.shape[1:]) for x in outputs]
+    return cast("list[Array | None]", [None if x is None else x.reshape(*batch, *x.shape[1:]) for x in outputs])

@@ -7,12 +7,13 @@ factor: `raw` holds the diagonal, which is mapped likewise, then the rest of the
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
-from trpl.types import Array
+from trpl.types import A
 
 MIN_STD = 1e-5
 STD_SHIFT = math.log(math.expm1(1.0 - MIN_STD))  # softplus(STD_SHIFT) + MIN_STD = 1: the initial deviation is 1
@@ -23,33 +24,33 @@ def spread_size(covariance: str, dim: int) -> int:
     return dim if covariance == "diagonal" else dim * (dim + 1) // 2
 
 
-def gaussian(mean: Array, raw: Array, covariance: str) -> Gaussian:
+def gaussian(mean: A, raw: A, covariance: str) -> Gaussian[A]:
     """Build the Gaussian with this mean whose covariance `raw` describes."""
     if covariance == "diagonal":
         return DiagGaussian(mean, positive(raw))
     return FullGaussian(mean, cholesky_from_raw(raw, mean.shape[-1]))
 
 
-def raw_from(p: Gaussian) -> Array:
+def raw_from(p: Gaussian[A]) -> A:
     """Invert `gaussian`: the raw numbers that describe the covariance of `p`."""
     return raw_from_positive(p.std) if isinstance(p, DiagGaussian) else raw_from_cholesky(p.chol)
 
 
-def positive(raw: Array) -> Array:
+def positive(raw: A) -> A:
     """Map raw numbers to standard deviations: softplus(raw + shift) + 1e-5."""
     shifted = raw + STD_SHIFT
     xp = array_namespace(raw)
     return xp.logaddexp(shifted, xp.zeros_like(shifted)) + MIN_STD
 
 
-def raw_from_positive(std: Array) -> Array:
+def raw_from_positive(std: A) -> A:
     """Invert `positive`: log(exp(y) − 1) = y + log(1 − exp(−y)) with y = std − 1e-5."""
     xp = array_namespace(std)
     y = xp.clip(std - MIN_STD, min=1e-9)
     return y + xp.log(-xp.expm1(-y)) - STD_SHIFT
 
 
-def cholesky_from_raw(raw: Array, dim: int) -> Array:
+def cholesky_from_raw(raw: A, dim: int) -> A:
     """Build the lower-triangular factor from raw numbers [..., dim (dim + 1)/2]."""
     xp = array_namespace(raw)
     numbers = xp.concat([positive(raw[..., :dim]), raw[..., dim:], xp.zeros_like(raw[..., :1])], axis=-1)
@@ -57,7 +58,7 @@ def cholesky_from_raw(raw: Array, dim: int) -> Array:
     return xp.reshape(xp.take(numbers, places, axis=-1), (*raw.shape[:-1], dim, dim))
 
 
-def raw_from_cholesky(chol: Array) -> Array:
+def raw_from_cholesky(chol: A) -> A:
     """Invert `cholesky_from_raw`."""
     xp, dim = array_namespace(chol), chol.shape[-1]
     rows, columns = np.tril_indices(dim, -1)
@@ -66,7 +67,7 @@ def raw_from_cholesky(chol: Array) -> Array:
     return xp.concat([raw_from_positive(flat[..., :dim]), flat[..., dim:]], axis=-1)
 
 
-def share_covariance(p: Gaussian) -> Gaussian:
+def share_covariance(p: Gaussian[A]) -> Gaussian[A]:
     """Reduce contextual covariances to one for all states; return `p` unchanged if its covariance is shared.
 
     The joint projection makes shared covariances contextual. The result is the mean of the Cholesky factors over the
@@ -90,6 +91,6 @@ def _indices(dim: int) -> np.ndarray:
     return places.ravel()
 
 
-def _device_of(x: Array) -> dict[str, object]:
+def _device_of(x: Any) -> dict[str, object]:
     """Return the device argument for an array to be combined with `x`; NumPy and JAX need none."""
     return {"device": x.device} if type(x).__module__.startswith("torch") else {}

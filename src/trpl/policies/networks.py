@@ -15,6 +15,7 @@ from jax import Array
 from trpl.families import Policy
 from trpl.policies.heads import Head
 from trpl.policies.weights import affine, hidden_name, hidden_names
+from trpl.types import cast
 
 Weights = dict[str, Array]
 
@@ -37,19 +38,19 @@ class PolicyNetwork:
         for own_key, (name, size, gain) in zip(keys, self.head.layers, strict=False):
             weights |= init_layer(own_key, name, (features_size, size), gain=gain)
         weights |= {f"{name}/raw": jnp.zeros(size) for name, size in self.head.shared.items()}
-        return weights | self.head.initial(jnp)
+        return weights | cast("Weights", self.head.initial(jnp))
 
-    def __call__(self, weights: Weights, observations: Array) -> Policy:
+    def __call__(self, weights: Weights, observations: Array) -> Policy[Array]:
         """Predict a distribution per observation; shared numbers have no batch axes."""
         features = hidden(weights, observations)
         outputs = {ending.name: layer(weights, ending.name, features) for ending in self.head.layers}
         return self.head.distribution(outputs | {name: weights[f"{name}/raw"] for name in self.head.shared})
 
-    def log_prob(self, policy: Policy, actions: Array) -> Array:
+    def log_prob(self, policy: Policy[Array], actions: Array) -> Array:
         """Compute the log-density of a rollout's actions [..., action_size] under a policy of this network."""
         return self.head.log_prob(policy, actions)
 
-    def settle(self, weights: Weights, projected: Policy) -> Weights:
+    def settle(self, weights: Weights, projected: Policy[Array]) -> Weights:
         """Set the shared numbers to those of a projection, averaged over states if it made them contextual."""
         return weights | {f"{name}/raw": value for name, value in self.head.settled(projected).items()}
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from trpl.engines import engine_of
 from trpl.gaussians.density import entropy
 from trpl.gaussians.values import DiagGaussian, Gaussian
+from trpl.types import cast
 
 if TYPE_CHECKING:
-    from trpl.types import PerState
+    from trpl.types import A
 
 
-def control_entropy(p: Gaussian, *, minimum: PerState | None = None, equal: PerState | None = None) -> Gaussian:
+def control_entropy(p: Gaussian[A], *, minimum: A | float | None = None, equal: A | float | None = None) -> Gaussian[A]:
     """Multiply p's standard deviation by c = exp((β − H(p))/d), so that H = β exactly.
 
     Args:
@@ -34,4 +35,4 @@ def control_entropy(p: Gaussian, *, minimum: PerState | None = None, equal: PerS
     axes = (None,) if isinstance(p, DiagGaussian) else (None, None)
     if equal is None:
         factor = xp.where(target > present, factor, xp.ones_like(factor))
-    return p.with_scale(p.scale * factor[(..., *axes)])
+    return p.with_scale(cast("A", p.scale * factor[(..., *axes)]))

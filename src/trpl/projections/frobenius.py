@@ -142,7 +142,7 @@ def pullback_full(
         p_bar = chosen(e, mask, lower * p_bar, cotangent)
         if not old_too:
             return (p_bar,)
-        pulled = pushed + pushed @ mT(excess) if pushed is not None else 2.0 * through @ q
+        pulled = pushed + pushed @ mT(excess) if pushed is not None and excess is not None else 2.0 * through @ q
         q_bar = lower * (2.0 * (1.0 - w) * (cov_bar @ q) + pulled)
         zero = xp.zeros_like(q_bar)
         bound_bar = 0.5 * weight * along * longest / bound

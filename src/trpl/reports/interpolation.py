@@ -20,6 +20,7 @@ from trpl.projections.kl.region import KL
 from trpl.projections.regions import Region
 from trpl.projections.wasserstein import Wasserstein
 from trpl.reports.look import line_style, method_style
+from trpl.types import cast
 
 OLD = DiagGaussian(np.zeros(2), np.sqrt(np.array([5.0, 0.5])))
 PREDICTED = DiagGaussian(np.zeros(2), np.sqrt(np.array([0.5, 5.0])))  # OLD rotated by 90°
@@ -28,22 +29,22 @@ REGIONS: dict[str, Region] = {"frobenius": Frobenius(), "w2": Wasserstein(), "kl
 TITLES = {"frobenius": "Frobenius", "w2": "Wasserstein", "kl": "KL"}
 
 
-def interpolated(region: Region, multipliers: np.ndarray) -> DiagGaussian:
+def interpolated(region: Region, multipliers: np.ndarray) -> DiagGaussian[np.ndarray]:
     """Return the projections of PREDICTED with these multipliers, as a batch.
 
     η falls as the bound ε rises, and is 0 if ε is the distance itself: bisection on log ε finds each bound.
     """
     old, predicted = (DiagGaussian(*(np.tile(part, (multipliers.size, 1)) for part in p)) for p in (OLD, PREDICTED))
-    high = np.log(region.cov_distance(NUMPY, predicted, old))
+    high = np.log(cast("np.ndarray", region.cov_distance(NUMPY, predicted, old)))
     low = high - 2.0 * np.log1p(multipliers) - 5.0
     with np.errstate(all="ignore"):  # trial steps of the root search may leave its domain; it rejects them
         for _ in range(60):
             middle = 0.5 * (low + high)
-            found = region.cov_multiplier(NUMPY, predicted, old, np.exp(middle))
+            found = cast("np.ndarray", region.cov_multiplier(NUMPY, predicted, old, np.exp(middle)))
             low, high = np.where(found > multipliers, middle, low), np.where(found > multipliers, high, middle)
-        found = region.solve_cov(NUMPY, predicted.std, old.std, np.exp(high), None, full=False, whole=True)
-    assert found is not None
-    return predicted.with_scale(found.outputs[0])
+        solved = region.solve_cov(NUMPY, predicted.std, old.std, np.exp(high), None, full=False, whole=True)
+    assert solved is not None
+    return predicted.with_scale(cast("np.ndarray", solved.outputs[0]))
 
 
 def interpolation() -> Figure:

@@ -12,6 +12,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from trpl.families import Bernoulli, Beta, Categorical, Policy, Product, is_policy, known_policies
 from trpl.gaussians.values import DiagGaussian, FullGaussian
+from trpl.layers.surface import Given
 
 KNOWN = (
     "an Independent Normal, a MultivariateNormal, a Categorical, a OneHotCategorical, an Independent Bernoulli or Beta"
@@ -21,11 +22,11 @@ KNOWN = (
 class Opened(NamedTuple):
     """The policy value inside a distribution, and the inverse conversion to a distribution of the same kind."""
 
-    policy: Policy
+    policy: Policy[Tensor]
     close: Callable[[Any], Any]
 
 
-def open_distribution(p: Policy | Distribution, name: str) -> Opened:
+def open_distribution(p: Given, name: str) -> Opened:
     """Convert a distribution to a policy value and back; policy values pass through.
 
     Raises:
@@ -69,7 +70,7 @@ def _masked_logits(p: Any, name: str) -> Tensor:
     return p.logits.masked_fill(~p.mask, -torch.inf)
 
 
-def _like(p: d.Categorical, policy: Categorical) -> Distribution:
+def _like(p: d.Categorical, policy: Categorical[Tensor]) -> Distribution:
     """Make a categorical of the same class: TorchRL's masked and one-hot ones, else PyTorch's own."""
     options = {"mask": p.mask, "neg_inf": p.neg_inf} if hasattr(p, "_mask") else {}  # pyright: ignore[reportAttributeAccessIssue]
     if options or (type(p) is not d.Categorical and type(p).__name__ == "OneHotCategorical"):
@@ -77,7 +78,7 @@ def _like(p: d.Categorical, policy: Categorical) -> Distribution:
     return to_distribution(policy)
 
 
-def from_distribution(p: Policy | Distribution, name: str) -> Policy:
+def from_distribution(p: Given, name: str) -> Policy[Tensor]:
     """Convert a distribution to a policy value; policy values pass through.
 
     Args:
@@ -90,7 +91,7 @@ def from_distribution(p: Policy | Distribution, name: str) -> Policy:
     return p if is_policy(p) else open_distribution(p, name).policy  # pyright: ignore[reportReturnType]
 
 
-def to_distribution(p: Policy) -> Distribution:
+def to_distribution(p: Policy[Tensor]) -> Distribution:
     """Convert a policy value to a distribution, without validating it again.
 
     Args:
@@ -118,6 +119,6 @@ def to_distribution(p: Policy) -> Distribution:
     raise ValueError(f"torch.distributions has no {type(p).__name__}; take its parts one by one")
 
 
-def _categoricals(p: Product) -> Distribution:
+def _categoricals(p: Product[Tensor]) -> Distribution:
     logits = torch.stack([cast("Tensor", part.logits) for part in p.parts], -2)  # pyright: ignore[reportAttributeAccessIssue]
     return Independent(d.Categorical(logits=logits, validate_args=False), 1, validate_args=False)

@@ -55,7 +55,7 @@ class Scores(NamedTuple):
         entropy: The entropy over the whole vocabulary, per token.
     """
 
-    policy: SparseCategorical
+    policy: SparseCategorical[Tensor]
     entropy: Tensor
 
 

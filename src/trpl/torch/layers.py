@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from trpl.families import is_policy
 from trpl.gaussians.distances import Form
 from trpl.layers import layer as core
+from trpl.layers.layer import Bound
 from trpl.layers.surface import Host, JointLayer, SeparateLayer
 from trpl.projections.frobenius import Frobenius
 from trpl.projections.kl.region import KL
@@ -25,8 +26,6 @@ from trpl.projections.wasserstein import Wasserstein
 from trpl.torch.distributions import from_distribution, open_distribution
 
 __all__ = ["FrobeniusProjection", "JointKLProjection", "KLProjection", "WassersteinProjection"]
-
-Bound = float | Tensor | tuple[float | Tensor, ...]
 
 
 def _full_precision() -> contextlib.AbstractContextManager[Any]:
@@ -69,8 +68,14 @@ def _hold(module: nn.Module, name: str, value: Bound | None) -> None:
         setattr(module, name, value)
 
 
-class _Separate(SeparateLayer, nn.Module):
+class _Separate(SeparateLayer[Tensor], nn.Module):
     host = HOST
+    if TYPE_CHECKING:
+
+        @property
+        def __call__(self):  # pyright: ignore[reportIncompatibleMethodOverride]
+            """Return `forward`: `nn.Module` says no more of it than that it takes anything."""
+            return self.forward
 
     def __init__(
         self, region: Region, *, mean_bound: Bound, cov_bound: Bound, entropy_first: bool, check: bool
@@ -182,7 +187,7 @@ class FrobeniusProjection(_Separate):
         super().__init__(region, mean_bound=mean_bound, cov_bound=cov_bound, entropy_first=entropy_first, check=check)
 
 
-class JointKLProjection(JointLayer, nn.Module):
+class JointKLProjection(JointLayer[Tensor], nn.Module):
     """One KL bound for the whole distribution; the entropy target is part of the optimisation.
 
     It supports every family. Projected covariances are contextual, even if they were shared before.
@@ -205,6 +210,12 @@ class JointKLProjection(JointLayer, nn.Module):
     """
 
     host = HOST
+    if TYPE_CHECKING:
+
+        @property
+        def __call__(self):  # pyright: ignore[reportIncompatibleMethodOverride]
+            """Return `forward`: `nn.Module` says no more of it than that it takes anything."""
+            return self.forward
 
     def __init__(
         self,

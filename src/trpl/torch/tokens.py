@@ -30,7 +30,7 @@ class ProjectedTokens(NamedTuple):
         projected: Whether the token was outside.
     """
 
-    policy: SparseCategorical
+    policy: SparseCategorical[Tensor]
     regression: Tensor
     kl: Tensor
     projected_kl: Tensor
@@ -57,7 +57,9 @@ class TokenLoss(NamedTuple):
     projected: Tensor
 
 
-def project_tokens(predicted: SparseCategorical, old: SparseCategorical, *, bound: float) -> ProjectedTokens:
+def project_tokens(
+    predicted: SparseCategorical[Tensor], old: SparseCategorical[Tensor], *, bound: float
+) -> ProjectedTokens:
     """Project each token's policy into the trust region around the old one.
 
     Args:
@@ -83,8 +85,8 @@ def project_tokens(predicted: SparseCategorical, old: SparseCategorical, *, boun
 
 
 def trust_region_loss(
-    predicted: SparseCategorical,
-    old: SparseCategorical,
+    predicted: SparseCategorical[Tensor],
+    old: SparseCategorical[Tensor],
     advantages: Tensor,
     *,
     bound: float = 0.05,

@@ -17,6 +17,7 @@ from trpl.families import Policy, entropy, kl
 from trpl.gaussians import DiagGaussian
 from trpl.integrations.rsl_rl.layouts import HAS_MODELS, Minibatch, Mirror, layout_of
 from trpl.integrations.trust_region import TrustRegion
+from trpl.types import cast
 
 UPDATES, INITIAL_ENTROPY = "trpl_updates", "trpl_initial_entropy"
 """State of the entropy schedule; kept with the optimiser, which every version of rsl_rl saves and loads."""
@@ -78,12 +79,13 @@ class TRPL(PPO):
             mirror = layout.mirror
             mirrored_old = old
             if mirror is not None and mirror.augments:
-                mirrored_old = _augment(batch, old, mirror)
+                mirrored_old = _augment(batch, cast("DiagGaussian[Tensor]", old), mirror)
             half = getattr(self, "use_mixed_precision", False)
             with torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16, enabled=half):
                 predicted, values = layout.policy(batch), layout.values(batch)
             if self.desired_kl is not None and self.schedule == "adaptive":
-                self._adapt_learning_rate(predicted if mirrored_old is old else _first(predicted, size), old)
+                unmirrored = predicted if mirrored_old is old else _first(cast("DiagGaussian[Tensor]", predicted), size)
+                self._adapt_learning_rate(unmirrored, old)
             actions, old_log_prob = layout.taken(batch)
             terms = region.terms(
                 predicted,
@@ -105,7 +107,7 @@ class TRPL(PPO):
                     loss = loss + mirror.loss_weight * symmetry
             self._step(loss, losses.get("rnd"))
             if layout.shared is not None and layout.shared.learns:
-                old_std = old.std
+                old_std = cast("DiagGaussian[Tensor]", old).std
                 layout.shared.keep_positive(old_std)
             for name, value in losses.items():
                 totals[name] = totals[name] + value.detach()
@@ -139,7 +141,7 @@ class TRPL(PPO):
         if INITIAL_ENTROPY not in kept:
             kept[INITIAL_ENTROPY] = float(entropy(old).mean())
         progress = self._updates / self.schedule_iterations  # type: ignore[operator]
-        return self.region.constraint(initial=kept[INITIAL_ENTROPY], progress=progress, dim=old[0].shape[-1])
+        return self.region.constraint(initial=kept[INITIAL_ENTROPY], progress=progress, dim=old.arrays[0].shape[-1])
 
     def _step(self, loss: Tensor, rnd_loss: Tensor | None) -> None:
         """Do one step of all optimisers; average gradients over processes and clip them as PPO does."""
@@ -181,7 +183,7 @@ class TRPL(PPO):
         return loss if mirror.loss_weight is not None else loss.detach()
 
     @torch.no_grad()
-    def _adapt_learning_rate(self, predicted: Policy, old: Policy) -> None:
+    def _adapt_learning_rate(self, predicted: Policy[Tensor], old: Policy[Tensor]) -> None:
         """Apply PPO's rule: towards the desired mean KL, in factors of 1.5 between 1e-5 and 1e-2."""
         mean = kl(predicted, old).mean()
         if self.is_multi_gpu:
@@ -202,13 +204,13 @@ class TRPL(PPO):
         return self.region.measured((layout.policy(b), layout.policy_value(b.old_distribution_params)) for b in batches)
 
 
-def _first(p: DiagGaussian, size: int) -> DiagGaussian:
+def _first(p: DiagGaussian[Tensor], size: int) -> DiagGaussian[Tensor]:
     """Return the first states, detached; a shared standard deviation is kept."""
     return DiagGaussian(p.mean[:size].detach(), (p.std if p.shares_covariance else p.std[:size]).detach())
 
 
 @torch.no_grad()
-def _augment(batch: Minibatch, old: DiagGaussian, mirror: Mirror) -> DiagGaussian:
+def _augment(batch: Minibatch, old: DiagGaussian[Tensor], mirror: Mirror) -> DiagGaussian[Tensor]:
     """Append the mirror images to a minibatch; return the old policy with the mirrored one appended.
 
     Its log-density at a mirrored action is that of the action itself, as in PPO. A mirror permutes joints and flips

@@ -115,13 +115,13 @@ class Models:
         for batch in generator(alg.num_mini_batches, num_epochs):
             yield Minibatch(**{name: getattr(batch, name) for name in names})
 
-    def policy(self, batch: Minibatch) -> Policy:
+    def policy(self, batch: Minibatch) -> Policy[Tensor]:
         """Predict the policy; a shared standard deviation has no batch axis."""
         actor = self.algorithm.actor
         actor(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[0], stochastic_output=True)
         return self.policy_value(actor.output_distribution_params)
 
-    def policy_value(self, params: tuple[Tensor, ...]) -> Policy:
+    def policy_value(self, params: tuple[Tensor, ...]) -> Policy[Tensor]:
         """Convert the parameters of a distribution, as rsl_rl stores them, to a policy value."""
         return Beta(*_single(params)) if self.is_beta else _gaussian(params, shared=self.shared is not None)
 
@@ -202,13 +202,13 @@ class ActorCritic:
                 observations, actions, values, advantages, returns, log_prob, (mean, std), hidden_states, masks
             )
 
-    def policy(self, batch: Minibatch) -> DiagGaussian:
+    def policy(self, batch: Minibatch) -> DiagGaussian[Tensor]:
         """Predict the policy; a shared standard deviation has no batch axis."""
         policy = self.algorithm.policy
         policy.act(batch.observations, masks=batch.masks, hidden_state=batch.hidden_states[0])
         return self.policy_value((policy.action_mean, policy.action_std))
 
-    def policy_value(self, params: tuple[Tensor, ...]) -> DiagGaussian:
+    def policy_value(self, params: tuple[Tensor, ...]) -> DiagGaussian[Tensor]:
         """Convert mean and standard deviation, as rsl_rl stores them, to a Gaussian."""
         return _gaussian(params, shared=self.shared is not None)
 
@@ -238,7 +238,7 @@ def _single(params: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in params)
 
 
-def _gaussian(params: tuple[Tensor, ...], *, shared: bool) -> DiagGaussian:
+def _gaussian(params: tuple[Tensor, ...], *, shared: bool) -> DiagGaussian[Tensor]:
     """Make a Gaussian; if `shared`, take the standard deviation of the first state."""
     mean, std = _single(params)
     return DiagGaussian(mean, std.reshape(-1, std.shape[-1])[0] if shared else std)

@@ -39,7 +39,7 @@ class Samples(NamedTuple):
     advantages: Tensor
     returns: Tensor
     old_log_prob: Tensor
-    old: Policy
+    old: Policy[Tensor]
 
 
 class TRPL(OnPolicyAlgorithm):
@@ -226,9 +226,9 @@ class TRPL(OnPolicyAlgorithm):
         for target in constraint.values():
             self.logger.record("train/entropy_target", target)
 
-    def _check_finite(self, projected: Policy) -> None:
+    def _check_finite(self, projected: Policy[Tensor]) -> None:
         """Refuse a non-finite policy: the layer does not check values during the epochs."""
-        if any(torch.isnan(x.sum()) for x in family_of(projected).arrays(projected)):
+        if any(torch.isnan(x.sum()) for x in projected.arrays):
             raise ConvergenceError(
                 f"the policy is not finite after {self.num_timesteps} steps: try a smaller learning_rate or smaller"
                 " bounds"
@@ -290,7 +290,7 @@ class TRPL(OnPolicyAlgorithm):
             policy.optimizer.step()
         return (0.0, 0.0) if found is None else (found.surrogate.item(), found.penalty.item())
 
-    def _constraint(self, old: Policy) -> dict[str, float]:
+    def _constraint(self, old: Policy[Tensor]) -> dict[str, float]:
         """Return the entropy constraint of this update, by the share of steps done before this rollout."""
         if self.initial_entropy is None:
             self.initial_entropy = float(entropy(old).mean())
@@ -307,7 +307,7 @@ class TRPL(OnPolicyAlgorithm):
         self.logger.record("train/learning_rate_vf", rate)
 
     @torch.no_grad()
-    def _record(self, samples: Samples, here: Policy, projected: Policy) -> None:
+    def _record(self, samples: Samples, here: Policy[Tensor], projected: Policy[Tensor]) -> None:
         """Record the new policy's distances from the old one, over all states of the rollout."""
         total = kl(here, samples.old)
         audit = self.region.layer_of(here).audit(here, projected, samples.old)
@@ -342,7 +342,7 @@ def _rows(samples: Samples, index: Any) -> Samples:
     else:
         observations = observations[index]
     family = family_of(old)
-    every = zip(family.arrays(old), family.cores, strict=True)
+    every = zip(old.arrays, family.cores, strict=True)
     old = family.make([x[index] if x.ndim > core else x for x, core in every])
     return Samples(observations, actions[index], advantages[index], returns[index], old_log_prob[index], old)
 

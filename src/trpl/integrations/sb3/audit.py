@@ -15,6 +15,7 @@ from torch import distributions as d
 
 from trpl.families import Categorical, Policy, Product, is_policy
 from trpl.integrations.audit import KLAudit, divergences, read, summary
+from trpl.layers.surface import Given
 
 STATES_AT_ONCE = 4096
 
@@ -99,7 +100,7 @@ class ExactKL(BaseCallback):
             yield obs_as_tensor(found, device), torch.as_tensor(actions[rows])
 
     @torch.no_grad()
-    def _policy(self, observations: Any) -> Policy:
+    def _policy(self, observations: Any) -> Given:
         policy = self.model.policy
         policy.set_training_mode(False)
         return _value(policy.get_distribution(observations))  # type: ignore[operator]
@@ -110,7 +111,7 @@ def _flat(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, *x.shape[2:])
 
 
-def _value(distribution: Any) -> Policy:
+def _value(distribution: Any) -> Given:
     """Extract the policy value from a distribution of Stable-Baselines3."""
     inside = getattr(distribution, "distribution", None)
     if isinstance(inside, list):  # MultiDiscrete

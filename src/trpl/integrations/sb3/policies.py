@@ -20,6 +20,7 @@ from trpl.families import Policy
 from trpl.gaussians import DiagGaussian, Gaussian, entropy, log_prob
 from trpl.policies import covariances
 from trpl.policies.weights import SPREADS
+from trpl.types import cast
 
 SPREAD_GAIN = 0.01
 WITHOUT_SDE = (
@@ -31,14 +32,14 @@ WITHOUT_SDE = (
 class GaussianDistribution(Distribution):
     """A Gaussian value behind Stable-Baselines3's interface of a distribution."""
 
-    def __init__(self, gaussian: Gaussian) -> None:
+    def __init__(self, gaussian: Gaussian[Tensor]) -> None:
         super().__init__()
         self.gaussian = gaussian
 
     def proba_distribution_net(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("a GaussianDistribution has no networks: the policy builds them, and passes a Gaussian")
 
-    def proba_distribution(self, gaussian: Gaussian) -> GaussianDistribution:
+    def proba_distribution(self, gaussian: Gaussian[Tensor]) -> GaussianDistribution:
         return GaussianDistribution(gaussian)
 
     def log_prob(self, x: Tensor) -> Tensor:  # type: ignore[override]
@@ -57,10 +58,10 @@ class GaussianDistribution(Distribution):
     def mode(self) -> Tensor:
         return self.gaussian.mean
 
-    def actions_from_params(self, gaussian: Gaussian, deterministic: bool = False) -> Tensor:
+    def actions_from_params(self, gaussian: Gaussian[Tensor], deterministic: bool = False) -> Tensor:
         return GaussianDistribution(gaussian).get_actions(deterministic)
 
-    def log_prob_from_params(self, gaussian: Gaussian) -> tuple[Tensor, Tensor]:
+    def log_prob_from_params(self, gaussian: Gaussian[Tensor]) -> tuple[Tensor, Tensor]:
         actions = self.actions_from_params(gaussian)
         return actions, log_prob(gaussian, actions)
 
@@ -125,7 +126,7 @@ class MlpPolicy(ActorCriticPolicy):
             self.spread = nn.Parameter(initial)
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
-    def gaussian(self, obs: PyTorchObs) -> Gaussian:
+    def gaussian(self, obs: PyTorchObs) -> Gaussian[Tensor]:
         """Predict the Gaussian of each observation, for `Box` actions.
 
         Args:
@@ -139,14 +140,15 @@ class MlpPolicy(ActorCriticPolicy):
         return found.gaussian
 
     @torch.no_grad()
-    def settle(self, projected: Policy) -> None:
+    def settle(self, projected: Policy[Tensor]) -> None:
         """Set a shared covariance to that of a projection.
 
         Args:
             projected: The projected policy; policies without a shared covariance are left unchanged.
         """
         if isinstance(self.action_space, spaces.Box) and not self.contextual:
-            self.spread.copy_(covariances.raw_from(covariances.share_covariance(projected)))
+            shared = covariances.share_covariance(cast("Gaussian[Tensor]", projected))
+            self.spread.copy_(covariances.raw_from(shared))
 
     def _get_action_dist_from_latent(self, latent_pi: Tensor) -> Distribution:
         if not isinstance(self.action_space, spaces.Box):

@@ -19,11 +19,12 @@ from trpl.families import Bernoulli, Categorical, Policy, Product
 from trpl.gaussians import DiagGaussian
 from trpl.integrations.sb3.policies import WITHOUT_SDE, GaussianDistribution
 from trpl.policies.covariances import share_covariance
+from trpl.types import cast
 
 KNOWN = "a Gaussian, a Categorical, several Categoricals, or a Bernoulli"
 
 
-def predicted(policy: ActorCriticPolicy, observations: PyTorchObs) -> Policy:
+def predicted(policy: ActorCriticPolicy, observations: PyTorchObs) -> Policy[Tensor]:
     """Return the policy's distribution of each observation as a value; a shared covariance has no batch axis."""
     found = value_of(policy.get_distribution(observations))
     if isinstance(found, DiagGaussian) and _shares_log_std(policy):
@@ -31,7 +32,7 @@ def predicted(policy: ActorCriticPolicy, observations: PyTorchObs) -> Policy:
     return found
 
 
-def value_of(distribution: d.Distribution) -> Policy:
+def value_of(distribution: d.Distribution) -> Policy[Tensor]:
     """Extract the value from a distribution of Stable-Baselines3.
 
     Raises:
@@ -55,19 +56,19 @@ def value_of(distribution: d.Distribution) -> Policy:
     raise ValueError(f"the policy gives a {type(distribution).__name__}; TRPL can use {KNOWN}")
 
 
-def log_prob(value: Policy, actions: Tensor) -> Tensor:
+def log_prob(value: Policy[Tensor], actions: Tensor) -> Tensor:
     """Compute the log-density of a buffer's actions [n, size]."""
     return families.log_prob(value, actions[:, 0] if isinstance(value, Categorical) else actions)
 
 
-def settle(policy: ActorCriticPolicy, projected: Policy) -> bool:
+def settle(policy: ActorCriticPolicy, projected: Policy[Tensor]) -> bool:
     """Set a shared covariance to that of a projection; return whether there is one."""
     own = getattr(policy, "settle", None)
     if own is not None:
         own(projected)
     elif _shares_log_std(policy):
         with torch.no_grad():
-            policy.log_std.copy_(share_covariance(projected).scale.log())
+            policy.log_std.copy_(share_covariance(cast("DiagGaussian[Tensor]", projected)).scale.log())
     else:
         return False
     return True

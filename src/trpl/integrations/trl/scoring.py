@@ -31,7 +31,7 @@ class Choose(NamedTuple):
 class Score(NamedTuple):
     """A request for the log-probabilities of the old policy's ids, at the tokens of the mask `[batch, time]`."""
 
-    old: SparseCategorical
+    old: SparseCategorical[Tensor]
     mask: Tensor
 
     def rows(self, rows: slice) -> Score:
@@ -177,7 +177,7 @@ class Chosen:
         self.parts.append(scored)
         return scatter(scored.log_probs[:, 0], scored.mask)
 
-    def policy(self) -> SparseCategorical:
+    def policy(self) -> SparseCategorical[Tensor]:
         """Return ids `[batch, time, K]`, −1 in unused places, and log-probabilities `[batch, time, K + 1]`."""
         width = max(part.ids.shape[1] for part in self.parts)
         ids, log_probs = [], []

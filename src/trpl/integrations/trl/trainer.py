@@ -121,7 +121,7 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
         args, mask = self._settings, inputs["completion_mask"]
         mask = mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
         request = Score(SparseCategorical(inputs[IDS], inputs[LOG_PROBS]), mask.bool())
-        found: list[tuple[ProjectedTokens, SparseCategorical, Tensor]] = []
+        found: list[tuple[ProjectedTokens, SparseCategorical[Tensor], Tensor]] = []
 
         def read(scored: Scored, rows: slice) -> Tensor:
             old = SparseCategorical(*(x[scored.mask] for x in request.rows(rows).old))

@@ -24,7 +24,7 @@ class Watch:
         self.sums: dict[str, Tensor] = {}
         self.maxima: dict[str, Tensor] = {}
 
-    def add(self, mode: str, tokens: Sequence[ProjectedTokens], predicted: Sequence[SparseCategorical]) -> None:
+    def add(self, mode: str, tokens: Sequence[ProjectedTokens], predicted: Sequence[SparseCategorical[Tensor]]) -> None:
         """Add the tokens of a batch."""
         kl, after = (torch.cat([getattr(part, name) for part in tokens]) for name in ("kl", "projected_kl"))
         outside = torch.cat([part.projected for part in tokens])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ from array_api_compat import array_namespace
 from trpl.families import Beta
 from trpl.policies.actions import ActionMap
 from trpl.policies.heads.protocol import GAIN, Ending, Outputs, WithoutCovariance
+from trpl.types import A
 
 TINY = np.float32(1e-30)  # puts the mode in the middle if α and β round to 1
 EDGE = 1e-6  # samples stay this far inside (0, 1), where the density is finite
@@ -33,7 +34,7 @@ class BetaHead(WithoutCovariance):
     def layers(self) -> tuple[Ending, ...]:
         return (Ending("shape", 2 * self.action_size, GAIN),)
 
-    def distribution(self, outputs: Outputs) -> Beta:
+    def distribution(self, outputs: Outputs[A]) -> Beta[A]:
         raw = outputs["shape"]
         xp = array_namespace(raw)
         shape = 1.0 + xp.logaddexp(raw, xp.zeros_like(raw))
@@ -42,10 +43,10 @@ class BetaHead(WithoutCovariance):
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Sequence[np.random.Generator]:
         return [rng] * num_steps  # rejection sampling takes a variable number of draws
 
-    def sample(self, outputs: Outputs, noise: np.random.Generator) -> np.ndarray:
-        return np.clip(noise.beta(*self.distribution(outputs)), EDGE, 1.0 - EDGE).astype(np.float32)
+    def sample(self, outputs: Mapping[str, np.ndarray], noise: np.random.Generator) -> np.ndarray:
+        return np.clip(noise.beta(*self.distribution(outputs).arrays), EDGE, 1.0 - EDGE).astype(np.float32)
 
-    def mode(self, outputs: Outputs) -> np.ndarray:
+    def mode(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         above = np.logaddexp(outputs["shape"], np.float32(0.0)) + TINY  # α − 1 and β − 1
         alpha, beta = above[..., : self.action_size], above[..., self.action_size :]
         return alpha / (alpha + beta)

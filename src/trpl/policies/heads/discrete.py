@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +11,7 @@ import numpy as np
 from trpl import families
 from trpl.families import Bernoulli, Categorical, Policy, Product
 from trpl.policies.heads.protocol import GAIN, Ending, Outputs, WithoutCovariance
-from trpl.types import Array
+from trpl.types import A
 
 
 @dataclass(frozen=True)
@@ -41,24 +42,24 @@ class CategoricalHead(WithoutCovariance):
         ends = np.cumsum(self.sizes).tolist()
         return [outputs["logits"][..., end - size : end] for size, end in zip(self.sizes, ends, strict=True)]
 
-    def distribution(self, outputs: Outputs) -> Policy:
+    def distribution(self, outputs: Outputs[A]) -> Policy[A]:
         if self.shape is None:
             return Categorical(outputs["logits"])
         return Product(tuple(Categorical(logits) for logits in self._parts(outputs)))
 
-    def log_prob(self, policy: Policy, actions: Array) -> Array:
+    def log_prob(self, policy: Policy[A], actions: A) -> A:
         return families.log_prob(policy, actions[..., 0] if self.shape is None else actions)
 
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> np.ndarray:
         return 1.0 - rng.random((num_steps, *states, self.action_size), dtype=np.float32)  # above 0, at most 1
 
-    def sample(self, outputs: Outputs, noise: np.ndarray) -> np.ndarray:
+    def sample(self, outputs: Mapping[str, np.ndarray], noise: np.ndarray) -> np.ndarray:
         if len(self.sizes) == 1:
             return _drawn(outputs["logits"], noise)
         parts = self._parts(outputs)
         return np.concatenate([_drawn(logits, noise[..., i : i + 1]) for i, logits in enumerate(parts)], axis=-1)
 
-    def mode(self, outputs: Outputs) -> np.ndarray:
+    def mode(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.stack([logits.argmax(-1) for logits in self._parts(outputs)], axis=-1).astype(np.float32)
 
     def take(self, action: np.ndarray) -> Any:
@@ -93,7 +94,7 @@ class BernoulliHead(WithoutCovariance):
     def layers(self) -> tuple[Ending, ...]:
         return (Ending("logits", self.action_size, GAIN),)
 
-    def distribution(self, outputs: Outputs) -> Bernoulli:
+    def distribution(self, outputs: Outputs[A]) -> Bernoulli[A]:
         return Bernoulli(outputs["logits"])
 
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> np.ndarray:
@@ -101,10 +102,10 @@ class BernoulliHead(WithoutCovariance):
         with np.errstate(divide="ignore"):
             return np.log(uniform / (1.0 - uniform)).astype(np.float32)
 
-    def sample(self, outputs: Outputs, noise: np.ndarray) -> np.ndarray:
+    def sample(self, outputs: Mapping[str, np.ndarray], noise: np.ndarray) -> np.ndarray:
         return (noise < outputs["logits"]).astype(np.float32)  # logistic noise below the logit: probability σ(logit)
 
-    def mode(self, outputs: Outputs) -> np.ndarray:
+    def mode(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         return (outputs["logits"] > 0.0).astype(np.float32)
 
     def take(self, action: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from trpl.policies import covariances
 from trpl.policies.actions import ActionMap
 from trpl.policies.heads.protocol import GAIN, Ending, Outputs
 from trpl.policies.weights import SPREADS
-from trpl.types import Array
+from trpl.types import A, Array, cast
 
 
 @dataclass(frozen=True)
@@ -67,25 +67,25 @@ class GaussianHead:
     def shaped(self, *, covariance: str, contextual: bool, initial_std: float) -> GaussianHead:
         return replace(self, covariance=covariance, contextual=contextual, initial_std=initial_std)
 
-    def distribution(self, outputs: Outputs) -> Gaussian:
+    def distribution(self, outputs: Outputs[A]) -> Gaussian[A]:
         return covariances.gaussian(outputs["mean"], outputs[self.spread], self.covariance)
 
-    def log_prob(self, policy: Policy, actions: Array) -> Array:
+    def log_prob(self, policy: Policy[A], actions: A) -> A:
         return families.log_prob(policy, actions)
 
-    def settled(self, projected: Gaussian) -> dict[str, Array]:
+    def settled(self, projected: Policy[A]) -> dict[str, A]:
         if self.contextual:
             return {}
-        return {self.spread: covariances.raw_from(covariances.share_covariance(projected))}
+        return {self.spread: covariances.raw_from(covariances.share_covariance(cast("Gaussian[A]", projected)))}
 
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> np.ndarray:
         return rng.standard_normal((num_steps, *states, self.action_size), dtype=np.float32)
 
-    def sample(self, outputs: Outputs, noise: np.ndarray) -> np.ndarray:
+    def sample(self, outputs: Mapping[str, np.ndarray], noise: np.ndarray) -> np.ndarray:
         mean, scale = self.distribution(outputs)
         return mean + (scale * noise if self.covariance == "diagonal" else (scale @ noise[..., None])[..., 0])
 
-    def mode(self, outputs: Outputs) -> np.ndarray:
+    def mode(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         return outputs["mean"]
 
     def take(self, action: np.ndarray) -> np.ndarray:

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trpl import families
-from trpl.families import Product
+from trpl.families import Policy, Product
 from trpl.gaussians import DiagGaussian, FullGaussian
 from trpl.policies.heads.protocol import Ending, Head, Outputs
-from trpl.types import Array
+from trpl.types import A, Array
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class ProductHead:
             self.parts[0].shaped(**settings)  # refuses settings of a covariance
         return replace(self, parts=tuple(p.shaped(**settings) if p.gaussian else p for p in self.parts))
 
-    def _own(self, outputs: Outputs) -> list[Outputs]:
+    def _own(self, outputs: Outputs[A]) -> list[Outputs[A]]:
         starts = [part_name(i, "") for i in range(len(self.parts))]
         return [{n.removeprefix(s): x for n, x in outputs.items() if n.startswith(s)} for s in starts]
 
-    def distribution(self, outputs: Outputs) -> Product:
+    def distribution(self, outputs: Outputs[A]) -> Product[A]:
         """Make one flat product: a part that is a product itself contributes its own parts."""
         found = [p.distribution(own) for p, own in zip(self.parts, self._own(outputs), strict=True)]
         return Product(tuple(q for p in found for q in (p.parts if isinstance(p, Product) else (p,))))
 
-    def log_prob(self, policy: Product, actions: Array) -> Array:
+    def log_prob(self, policy: Policy[A], actions: A) -> A:
         return families.log_prob(policy, actions)
 
     def split(self, actions: Array) -> list[Any]:
@@ -69,7 +69,8 @@ class ProductHead:
         ends = np.cumsum([part.action_size for part in self.parts]).tolist()
         return [actions[..., end - part.action_size : end] for part, end in zip(self.parts, ends, strict=True)]
 
-    def settled(self, projected: Product) -> dict[str, Array]:
+    def settled(self, projected: Policy[A]) -> dict[str, A]:
+        assert isinstance(projected, Product)
         gaussians = iter([p for p in projected.parts if isinstance(p, DiagGaussian | FullGaussian)])
         found = [(i, part.settled(next(gaussians))) for i, part in enumerate(self.parts) if part.gaussian]
         return {part_name(i, name): x for i, values in found for name, x in values.items()}
@@ -77,11 +78,11 @@ class ProductHead:
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Sequence[Any]:
         return list(zip(*(part.noise(rng, num_steps, states) for part in self.parts), strict=True))
 
-    def sample(self, outputs: Outputs, noise: Sequence[Any]) -> np.ndarray:
+    def sample(self, outputs: Mapping[str, np.ndarray], noise: Sequence[Any]) -> np.ndarray:
         every = zip(self.parts, self._own(outputs), noise, strict=True)
         return np.concatenate([part.sample(own, drawn) for part, own, drawn in every], axis=-1)
 
-    def mode(self, outputs: Outputs) -> np.ndarray:
+    def mode(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.concatenate([p.mode(own) for p, own in zip(self.parts, self._own(outputs), strict=True)], axis=-1)
 
     def take(self, action: np.ndarray) -> Any:

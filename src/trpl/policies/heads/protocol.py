@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from trpl import families
 from trpl.errors import ConfigError
 from trpl.families import Policy
-from trpl.types import Array
+from trpl.types import A, Array
 
 GAIN = 0.01  # of the last layers: initial policies are nearly the same in every state
-Outputs = Mapping[str, Any]  # the outputs of the last layers and the shared numbers, by name
+Outputs: TypeAlias = Mapping[str, A]  # the last layers' results and the shared numbers, by name
 
 
 class Ending(NamedTuple):
@@ -61,15 +61,15 @@ class Head(Protocol):
         """Return the head with these settings of its Gaussian; refuse them if there is none."""
         ...
 
-    def distribution(self, outputs: Outputs) -> Policy:
+    def distribution(self, outputs: Outputs[A]) -> Policy[A]:
         """Make the distribution of each state."""
         ...
 
-    def log_prob(self, policy: Policy, actions: Array) -> Array:
+    def log_prob(self, policy: Policy[A], actions: A) -> A:
         """Compute the log-density of actions in the form that rollouts keep."""
         ...
 
-    def settled(self, projected: Policy) -> dict[str, Array]:
+    def settled(self, projected: Policy[A]) -> dict[str, A]:
         """Return new values of the shared numbers after a projection that made them contextual."""
         ...
 
@@ -77,11 +77,11 @@ class Head(Protocol):
         """Draw the noise for `sample`, an entry per step, each for states [*states]."""
         ...
 
-    def sample(self, outputs: Outputs, noise: Any) -> np.ndarray:
+    def sample(self, outputs: Mapping[str, np.ndarray], noise: Any) -> np.ndarray:
         """Draw actions [..., action_size], float32."""
         ...
 
-    def mode(self, outputs: Outputs) -> np.ndarray:
+    def mode(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the most likely actions."""
         ...
 
@@ -118,8 +118,8 @@ class WithoutCovariance(ABC):
     def initial(self, xp: Any) -> dict[str, Array]:
         return {}
 
-    def log_prob(self, policy: Policy, actions: Array) -> Array:
+    def log_prob(self, policy: Policy[A], actions: A) -> A:
         return families.log_prob(policy, actions)
 
-    def settled(self, projected: Policy) -> dict[str, Array]:
+    def settled(self, projected: Policy[A]) -> dict[str, A]:
         return {}

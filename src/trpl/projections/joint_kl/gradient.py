@@ -30,7 +30,7 @@ from trpl.projections.kl.factor import normal
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import Array, Matrix, PerState, Scale, Vector
+    from trpl.types import Array, Mask, Matrix, PerState, Scale, Vector
 
 
 class _Result(NamedTuple):
@@ -42,7 +42,7 @@ class _Result(NamedTuple):
     white_mean: Vector
     factor: Scale
     share: PerState
-    held: PerState
+    held: Mask
 
 
 def _constraints(

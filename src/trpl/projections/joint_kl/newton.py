@@ -21,7 +21,7 @@ triangular: it is the inverse Cholesky factor, transposed and in order again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from trpl.engines import mT
 from trpl.linalg import apply
@@ -29,10 +29,14 @@ from trpl.projections.joint_kl.terms import Target
 from trpl.projections.kl.equation import excess_of_change
 from trpl.projections.kl.factor import kl_of_factor, normal
 from trpl.roots import MAX_STEPS, one_step
+from trpl.types import cast
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array, Mask, Matrix, PerState, Vector
+
+    _Point: TypeAlias = tuple[PerState, PerState, PerState, PerState, Matrix, Vector, PerState, Mask, PerState]
+    _State: TypeAlias = tuple[PerState, PerState, PerState, Mask, *_Point]
 
 ILL_CONDITIONED = 1e4
 """Condition number of Q times the prediction's relative width from which `FINE` is used instead."""
@@ -185,16 +189,15 @@ def solve(
 ) -> tuple[PerState, Point, Mask]:
     """Return t with KL = ε, the solution there, and the mask of states without convergence."""
     xp = e.xp
-    num = len(Point._fields)
 
-    def body(t: PerState, low: PerState, high: PerState, unfinished: Mask, *_: Array) -> tuple[Array, ...]:
+    def body(t: PerState, low: PerState, high: PerState, unfinished: Mask, *_: Array | Mask) -> _State:
         found = point(e, t, of, target)
-        return (*_next_step(e, t, found, bound, (low, high), unfinished), *found)
+        return *_next_step(e, t, found, bound, (low, high), unfinished), *cast("_Point", found)
 
     state = body(begin, xp.zeros_like(begin), xp.ones_like(begin), outside)
     state = e.loop(_unfinished, body, state, max_steps=MAX_STEPS)
-    return state[0], Point(*state[-num:]), state[3]
+    return state[0], Point(*state[4:]), state[3]
 
 
-def _unfinished(t: PerState, low: PerState, high: PerState, unfinished: Mask, *_: Array) -> Mask:
+def _unfinished(t: PerState, low: PerState, high: PerState, unfinished: Mask, *_: Array | Mask) -> Mask:
     return unfinished

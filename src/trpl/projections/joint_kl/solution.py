@@ -9,7 +9,7 @@ Eigenvalues only find the root; one Newton step on the KL of the returned factor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from trpl.engines import mT
 from trpl.gaussians.density import entropy as entropy_of
@@ -26,6 +26,8 @@ from trpl.roots import increasing_root
 if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array, Mask, PerState, Scale, Vector
+
+    _Answer: TypeAlias = tuple[Scale, Vector, PerState, PerState, Mask]  # factor, mean, log k, η, entropy held
 
 
 def entropy_range(e: Engine, bound: PerState, dim: int) -> tuple[PerState, PerState]:
@@ -95,7 +97,7 @@ def _root(e: Engine, problem: _Problem, target: Target, method: Method) -> tuple
 
 def _answer(
     e: Engine, problem: _Problem, target: Target, method: Method, root: PerState, unit: PerState, slope: PerState
-) -> tuple[Array, ...]:
+) -> _Answer:
     """Return factor, mean, log k, η and the entropy's mask, after a Newton step on the KL of the factor itself."""
     xp = e.xp
     change, shift, bound, _, outside, *_ = problem
@@ -108,11 +110,11 @@ def _answer(
     return found.factor, found.mean, log_k, unit * (1.0 - t) / t, found.held
 
 
-def _by_spectrum(e: Engine, problem: _Problem, target: Target, method: Method) -> tuple[Array, ...]:
+def _by_spectrum(e: Engine, problem: _Problem, target: Target, method: Method) -> _Answer:
     return _answer(e, problem, target, method, *_root(e, problem, target, method))
 
 
-def _by_newton(e: Engine, problem: _Problem, target: Target) -> tuple[tuple[Array, ...], Mask]:
+def _by_newton(e: Engine, problem: _Problem, target: Target) -> tuple[_Answer, Mask]:
     """Return the same for well-conditioned full covariances, and the mask of ill-conditioned ones."""
     xp = e.xp
     bound, outside = problem.bound, problem.outside
@@ -128,13 +130,21 @@ def _by_newton(e: Engine, problem: _Problem, target: Target) -> tuple[tuple[Arra
     return (factor, mean, log_k, unit * (1.0 - t) / t, found.held), bad
 
 
-def _solve_outside(e: Engine, problem: _Problem, entropy: bool, equality: bool, full: bool) -> tuple[Array, ...]:
+def _solve_outside(e: Engine, problem: _Problem, entropy: bool, equality: bool, full: bool) -> _Answer:
     target = Target(problem.log_scale if entropy else None, equality)
     if not full:
         return _by_spectrum(e, problem, target, DIAG)
 
-    def by_fine_method(*operands: Array) -> tuple[Array, ...]:
-        problem = _Problem(*operands)
+    def by_fine_method(
+        change: Scale,
+        shift: Vector,
+        bound: PerState,
+        log_scale: PerState,
+        outside: Mask,
+        start: PerState,
+        narrowest: PerState,
+    ) -> _Answer:
+        problem = _Problem(change, shift, bound, log_scale, outside, start, narrowest)
         return _by_spectrum(e, problem, Target(problem.log_scale if entropy else None, equality), FINE)
 
     found, bad = _by_newton(e, problem, target)
@@ -171,14 +181,26 @@ def solve(
     start = xp.clip(xp.sqrt(limit / xp.where(at_one > limit, at_one, 1e6 * limit)), 1e-3, 1.0)
     narrowest = xp.clip(xp.exp(log_k) / widest_variance(e, cov_at_one), None, 1.0)
 
-    def work(scale: Scale, old: Scale, *problem: Array) -> tuple[Array, ...]:
+    def work(
+        scale: Scale,
+        old: Scale,
+        shift: Vector,
+        limit: PerState,
+        log_scale: PerState,
+        outside: Mask,
+        start: PerState,
+        narrowest: PerState,
+    ) -> tuple[Scale, Vector, PerState, PerState, Mask, Scale]:
         change = (FINE if full else DIAG).change(e, scale, old)
-        found = _solve_outside(e, _Problem(change, *problem), entropy is not None, equality, full)
-        return *found, scale_ratio(e, change, scale, old, ~(WIDE * problem[-1] >= 1.0)) if full else change
+        problem = _Problem(change, shift, limit, log_scale, outside, start, narrowest)
+        found = _solve_outside(e, problem, entropy is not None, equality, full)
+        return *found, scale_ratio(e, change, scale, old, ~(WIDE * narrowest >= 1.0)) if full else change
 
-    def idle(scale: Scale, old: Scale, *problem: Array) -> tuple[Array, ...]:
-        zero = 0.0 * problem[1]
-        return xp.zeros_like(scale), 0.0 * problem[0], zero, zero, zero != zero, xp.zeros_like(scale)
+    def idle(
+        scale: Scale, old: Scale, shift: Vector, limit: PerState, *_: Array | Mask
+    ) -> tuple[Scale, Vector, PerState, PerState, Mask, Scale]:
+        zero = 0.0 * limit
+        return xp.zeros_like(scale), 0.0 * shift, zero, zero, zero != zero, xp.zeros_like(scale)
 
     found = e.branch(outside, work, idle, scale, old, shift, limit, log_scale, outside, start, narrowest)
     factor, white_mean, out_log_k, multiplier, out_held, ratio = found
