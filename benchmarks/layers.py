@@ -127,16 +127,19 @@ def moved(rng: np.random.Generator, q: DiagGaussian | FullGaussian, step: float 
     return FullGaussian(q.mean + (q.chol @ shift[..., None])[..., 0], q.chol @ stretch)
 
 
-def median(call: Callable[[], object], *, repeats: int) -> float:
-    """Median process time of a call in seconds, after warming up: Python specialises what it has seen often."""
+def medians(*calls: Callable[[], object], repeats: int) -> list[float]:
+    """Median process time of calls in turns, in seconds; after warming up, as Python specialises what runs often."""
     for _ in range(3 + repeats // 4):
-        call()
+        for call in calls:
+            call()
     times = []
     for _ in range(repeats):
-        start = time.process_time()
-        call()
-        times.append(time.process_time() - start)
-    return float(np.median(times))
+        times.append([])
+        for call in calls:
+            start = time.process_time()
+            call()
+            times[-1].append(time.process_time() - start)
+    return np.median(times, axis=0).tolist()
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ def measure(row: Row, host: str, dtype: str, eigvalsh: Callable[[], float], repe
     held, before = bound_held(row, given, forward()), eigvalsh()
     calls = [both] if host != "compiled" else [both, torch_call(row, given, compiled=False)[1]]
     repeats = repeats if row.full else 10 * repeats
-    rounds = [[median(call, repeats=repeats) for call in calls] for _ in range(ROUNDS)]
+    rounds = [medians(*calls, repeats=repeats) for _ in range(ROUNDS)]
     (seconds, *eager), reference = np.median(rounds, axis=0).tolist(), min(before, eigvalsh())
     value = seconds / reference if row.unit == "ratio" else seconds * 1e3
     return {
@@ -282,7 +285,7 @@ def main() -> None:
     torch.empty(LARGE_BLOCK, dtype=torch.uint8)  # freed at once
 
     def eigvalsh() -> float:
-        return median(lambda: torch.linalg.eigvalsh(matrices), repeats=args.repeats)
+        return medians(lambda: torch.linalg.eigvalsh(matrices), repeats=args.repeats)[0]
 
     wanted = [row for row in ROWS if not args.row or args.row in row.name]
     cases = [(r, h, d) for d in args.dtype or DTYPES for r in wanted for h in args.host or HOSTS]
