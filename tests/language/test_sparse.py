@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_said():
     for words, given in {
         "keeps 3": SparseCategorical(predicted.ids[:, 1:], predicted.log_probs[:, 1:]),
         "same places": SparseCategorical(predicted.ids.flip(-1), predicted.log_probs),
-        "wanted": SparseCategorical(predicted.ids[:, 1:], predicted.log_probs),
+        r"expected .*K \+ 1": SparseCategorical(predicted.ids[:, 1:], predicted.log_probs),
         "NaN": SparseCategorical(predicted.ids, predicted.log_probs * torch.nan),
     }.items():
         with pytest.raises(ValueError, match=words):
