@@ -152,6 +152,7 @@ def pytest_configure() -> None:
         config: type = TrustRegionGRPOConfig
         if which == 2:
             config = dataclasses.make_dataclass("Twice", [("num_iterations", int, 2)], bases=(config,))
+            config.__module__, globals()["Twice"] = __name__, config  # a checkpoint pickles its settings
         trl.GRPOTrainer, trl.GRPOConfig = TrustRegionGRPOTrainer, config
 
 
