@@ -55,6 +55,9 @@ class Server:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        jax = sys.modules.get("jax._src.xla_bridge")
+        if jax is not None and jax.backends_are_initialized():
+            raise SystemExit("a test file computes with JAX while it is imported: a fork of JAX's threads would hang")
         self.at_import = self.importing()
         from hypothesis import Phase, settings
 

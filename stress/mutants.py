@@ -188,7 +188,7 @@ def report(tried: list[Mutant], found: dict[str, dict], *, made: int, commit: st
     left = [mutant for mutant in judged if found[mutant.name]["verdict"] == "survived"]
     total, killed = max(1, len(judged)), len(judged) - len(left)
     low, high = interval(killed, total)
-    how = f"{total} of {made} faults, evenly spread: " if total < made else ""
+    how = f"{total} of {made} faults, drawn evenly from all files: " if total < made else ""
     lines = ["# Mutants", "", f"Made by `{command}` on commit {commit}. Killed counts time-outs and crashes."]
     lines += ["", f"{how}{killed} of {total} killed, {killed / total:.1%} (95 % interval {low:.1%} to {high:.1%})."]
     lines += ["", "| File | Mutants | Killed | Survived |", "| --- | ---: | ---: | ---: |"]

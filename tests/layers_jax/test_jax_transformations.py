@@ -140,7 +140,8 @@ def test_bounds_are_checked_when_a_layer_is_made():
             JointKLProjection(wrong)
     with pytest.raises(ValueError, match="min_entropy must be finite"):
         JointKLProjection(0.1, min_entropy=np.nan)
-    for wrong, words in WRONG_BOUNDS:
+    arrays = [(jnp.array([0.1, -0.5]), "positive and finite; got -0.5"), (jnp.array(1), "a float, not int")]
+    for wrong, words in [*WRONG_BOUNDS, *arrays]:
         with pytest.raises(ValueError, match=f"mean_bound must be {words}"):
             KLProjection(wrong, 0.1)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"bound\[1\] must be positive and finite; got -2"):
@@ -150,9 +151,7 @@ def test_bounds_are_checked_when_a_layer_is_made():
 
 
 WRONG_BOUNDS = [
-    (jnp.array([0.1, -0.5]), "positive and finite; got -0.5"),
     (np.array(np.nan), "positive and finite; got nan"),
-    (jnp.array(1), "a float, not int"),
     ("0.1", "a number or an array, not str"),
     (None, "a number or an array, not NoneType"),
     (True, "a number or an array, not bool"),
