@@ -14,6 +14,7 @@ import argparse
 import ast
 import gc
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -70,6 +71,8 @@ class Server:
         self.keys = {name: f"{name}@{digest(Path(item.path))}" for name, item in self.items.items()}
         if self.options.traced:
             import torch._dynamo.symbolic_convert  # noqa: F401
+        for mutant in records_of_mutants():
+            importlib.import_module(mutant["file"].removeprefix("src/").removesuffix(".py").replace("/", "."))
         self.functions = live_functions()
         gc.collect()
         gc.freeze()
@@ -128,7 +131,7 @@ class Server:
     def try_all(self) -> None:
         """Give every fault the tests that it has not met."""
         path, known = Path("verdicts.jsonl"), records("verdicts.jsonl", "name")
-        mutants = json.loads(Path("mutants.json").read_text())
+        mutants = records_of_mutants()
         counts: Counter[str] = Counter()
         for number, mutant in enumerate(mutants):
             if time.monotonic() > self.until:
@@ -212,6 +215,11 @@ def records(file: str, key: str) -> dict[str, dict]:
     """The last line of each in a file of JSON lines."""
     lines = Path(file).read_text().splitlines() if Path(file).exists() else []
     return {entry[key]: entry for entry in map(json.loads, lines)}
+
+
+def records_of_mutants() -> list[dict]:
+    """The faults to try."""
+    return json.loads(Path("mutants.json").read_text())
 
 
 def wanted(item: pytest.Item, *, traced: bool) -> bool:
