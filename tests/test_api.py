@@ -47,6 +47,14 @@ def test_load_and_best(run):
         trpl.load(run.folder.parent)
 
 
+def test_a_run_that_was_never_evaluated(tmp_path):
+    never = trpl.train("ppo-m", tiny.Point, steps=32, out=tmp_path / "run", **{**SMALL, "eval_every": 0})
+    assert never.final_return is None
+    assert never._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(RunError, match="run has no best checkpoint: it was not evaluated yet"):
+        _ = never.best
+
+
 def test_an_object_and_arguments(tmp_path):
     env = tiny.Point()
     found = trpl.train(

@@ -57,9 +57,8 @@ class Run:
     @property
     def final_return(self) -> float | None:
         """Mean return over the last 20 evaluations, None without any."""
-        returns = self.table()["evaluation_return"]
-        found = returns[returns == returns][-WINDOW:]
-        return float(found.mean()) if len(found) else None
+        returns = self.table().get("evaluation_return")  # a run that was never evaluated has no such column
+        return None if returns is None else float(returns[returns == returns][-WINDOW:].mean())
 
     def table(self) -> dict[str, np.ndarray]:
         """Return a column of numbers per metric, a row per epoch.

@@ -83,7 +83,10 @@ def warm_start(state: Any, collector: Collector, *, source: Path) -> Any:
     for name, weight in state.policy.items():
         found = arrays.get(name)
         if found is None or found.shape != weight.shape:
-            raise CheckpointError(f"{source} does not fit this run's policy: {name} is missing or of another shape")
+            raise CheckpointError(
+                f"{source} does not fit this run's policy ({name} is missing or of another shape): it takes the same"
+                " task, hidden_sizes, policy and covariance"
+            )
     collector.normaliser.start_from(arrays["observation/shift"], arrays["observation/scale"])
     policy = {name: jax.numpy.asarray(arrays[name]) for name in state.policy}
     value = _value_of(source)

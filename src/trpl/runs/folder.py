@@ -199,6 +199,8 @@ def locate(path: str | Path) -> tuple[Path, Path]:
     """
     path = storage.best_or_same(path)
     run = path if is_run(path) else next((parent for parent in path.absolute().parents if is_run(parent)), None)
+    if run is not None and path.name == "best" and not path.exists():
+        raise RunError(f"{run} has no best checkpoint: it was not evaluated yet")
     if run is None or not path.exists():
         raise RunError(f"{path} is not a run folder (it has no {CONFIG}), nor a checkpoint of one")
     return run, storage.newest_checkpoint(path)
