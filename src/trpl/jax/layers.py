@@ -58,7 +58,7 @@ def _pytree(layer: type[Layer]) -> type[Layer]:
 
 
 def _comparable(value: Any) -> Any:
-    """A bound as something that can be compared and hashed: an array by its values, a traced one by its identity."""
+    """Convert a bound to a hashable value: an array by its values, a traced one by its identity."""
     if isinstance(value, tuple | list):
         return tuple(map(_comparable, value))
     if not isinstance(value, np.ndarray | jax.Array):
