@@ -38,6 +38,12 @@ def test_a_setting_only_one_run_has_is_a_difference(tmp_path):
         group_runs(runs)
 
 
+def test_records_from_before_a_setting_existed_have_its_default(tmp_path):
+    newer = run_config("kl", "Hopper-v4", 1, 4, env_kwargs={}, action_units="raw")
+    (group,) = group_runs(runs_of(tmp_path, run_config("kl", "Hopper-v4", 0, 4), newer))
+    assert len(group.runs) == 2
+
+
 def test_seed_and_machine_do_not_count(tmp_path):
     other = run_config("kl", "Hopper-v4", 1, 4, source="elsewhere", checkpoint_every=5)
     (group,) = group_runs(runs_of(tmp_path, run_config("kl", "Hopper-v4", 0, 4), other))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -118,7 +118,8 @@ def _setting(run: Run, key: str) -> Any:
     method = known(run.method)
     if key in run.config or method is None or key not in method.settings.names():
         return run.config.get(key)
-    default = method.settings.field(key).default
+    field = method.settings.field(key)
+    default = field.default if field.default_factory is MISSING else field.default_factory()
     return list(default) if isinstance(default, tuple) else default
 
 
