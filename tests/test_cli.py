@@ -66,7 +66,7 @@ def test_help_lists_the_commands_without_heavy_imports(capsys):
         (["train", "kk", "Hopper-v4"], "no method 'kk'"),
         (["train", "kl", "NoSuchEnv-v0"], "there is no environment 'NoSuchEnv-v0' (your own is named"),
         (["train", "kl", "../Hopper-v4"], "env_id '../Hopper-v4' is not a name of the form"),
-        (["train", "kl", "nowhere:Mine-v0"], "there is no module 'nowhere'"),
+        (["train", "kl", "no_such_module:Mine-v0"], "there is no module 'no_such_module'"),
         (["train", "kl", "Hopper-v4", "--env-timeout", "0"], "env_timeout must be above 0"),
         (["train", "kl", "Hopper-v4", "--preset", "."], ". cannot be read: Is a directory"),
         (["resume", "nowhere", "--env-timeout", "soon"], "invalid number value: 'soon'"),

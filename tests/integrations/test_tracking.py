@@ -45,5 +45,5 @@ def test_mlflow_in_the_folder_and_resumed(tmp_path, monkeypatch):
 
 
 def test_an_unknown_tracker_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="there are wandb, mlflow"), tracker("comet", folder=tmp_path, config={}):
+    with pytest.raises(ValueError, match="choose from wandb, mlflow"), tracker("comet", folder=tmp_path, config={}):
         pass

@@ -39,7 +39,7 @@ def test_movements_that_are_none(changes):
 
 
 def test_the_wrong_number_of_parameters():
-    with pytest.raises(ValueError, match=r"shape \(5,\), wanted \(6,\)"):
+    with pytest.raises(ValueError, match=r"shape \(5,\), expected \(6,\)"):
         primitive().course(np.zeros(5), start=np.zeros(2))
 
 

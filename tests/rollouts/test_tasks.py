@@ -125,7 +125,7 @@ def test_only_the_papers_targets_bounce(env_id, moves):
 
 def test_wrong_actions_are_refused(reacher):
     reacher.reset(seed=0)
-    with pytest.raises(ValueError, match=r"action has shape \(1,\), wanted \(5,\)"):
+    with pytest.raises(ValueError, match=r"action has shape \(1,\), expected \(5,\)"):
         reacher.step(np.zeros(1))
 
 

@@ -99,7 +99,7 @@ def test_a_singular_value_decomposition_that_gives_up(monkeypatch, failures):
 
     monkeypatch.setattr(NUMPY.xp.linalg, "svd", gives_up)
     if failures == 2:
-        with pytest.raises(ConvergenceError, match="singular values"):
+        with pytest.raises(ConvergenceError, match="singular value"):
             trials.value_and_gradients(setting, pair, options, weights, check=True)
         return
     found, _ = trials.value_and_gradients(setting, pair, options, weights, check=True)
