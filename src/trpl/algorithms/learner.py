@@ -1,11 +1,16 @@
 """The skeleton of an update, shared by all algorithms; an algorithm supplies only its own step, `improve`.
 
-samples with advantages → value function → improve(state, samples, orders, learning_rate) → measurements
+samples with advantages → value function
+                        → improve(state, samples, orders, learning_rate) → measurements
+
+Neither branch needs the other's result: with two cores they run at the same time.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +20,7 @@ from jax import Array
 
 from trpl.algorithms.base import Algorithm, Batch, Metrics
 from trpl.algorithms.minibatches import Loss, Orders, adam, draw_orders, fit
+from trpl.cores import num_cores
 from trpl.families import Policy, Product, entropy, family_of, kl
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, Parts, kl_parts
 from trpl.losses import clipped_squared_error, squared_error
@@ -25,6 +31,8 @@ from trpl.settings import Config, PolicyEpochs
 from trpl.types import cast
 
 C = TypeVar("C", bound=Config)
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class LearnerState(NamedTuple):
@@ -58,7 +66,30 @@ class Rates(NamedTuple):
     value: Array
 
 
+class Prepared(NamedTuple):
+    """What both branches of an update start from."""
+
+    samples: Samples
+    initial_entropy: Array
+    rates: Rates
+
+
+class ValueState(NamedTuple):
+    """The part of a `LearnerState` that fitting the value function changes."""
+
+    value: Weights
+    value_optimiser: Any
+
+
 Improve = Callable[[LearnerState, Samples, Orders[Array], Any], tuple[LearnerState, Metrics]]  # Any: learning rate
+
+
+class Update(Protocol):
+    """One update of a `LearnerState`; `rate_factor` scales both learning rates."""
+
+    def __call__(
+        self, state: LearnerState, batch: Batch, rng: np.random.Generator, *, rate_factor: Array | None = None
+    ) -> tuple[LearnerState, Metrics]: ...
 
 
 @dataclass(frozen=True)
@@ -88,19 +119,30 @@ class Learner(Generic[C]):
 
     def algorithm(self, improve: Improve, *, passes: Orders[int | None]) -> Algorithm:
         """Make an algorithm from `improve`; `passes` gives the number of passes over the rollout per phase."""
+        return Algorithm(self.policy, self.init, self.update(improve, passes=passes))
 
-        def epoch(state: LearnerState, batch: Batch, orders: Orders[Array]) -> tuple[LearnerState, Metrics]:
-            return self.epoch(state, batch, orders, improve)
+    def update(self, improve: Improve, *, passes: Orders[int | None]) -> Update:
+        """Compile an update in three programs: what the networks learn from, then each network's own epochs.
 
-        return Algorithm(self.policy, self.init, self.compiled(epoch, passes=passes))
+        Orders are drawn on the host; the buffers of the networks and their optimisers are donated.
+        """
+        prepare = jax.jit(self.prepare)
+        fit_value = jax.jit(self.fit_value, donate_argnums=0)
+        fit_policy = jax.jit(partial(self.improve_and_measure, improve), donate_argnums=0)
 
-    def compiled(self, epoch: Callable[[Any, Batch, Any], tuple[Any, Metrics]], *, passes: Orders[int | None]) -> Any:
-        """Compile `epoch(state, batch, orders)`, donating the state; orders are drawn on the host."""
-        learn = jax.jit(epoch, donate_argnums=0)
-
-        def update(state: Any, batch: Batch, rng: np.random.Generator) -> tuple[Any, Metrics]:
+        def update(
+            state: LearnerState, batch: Batch, rng: np.random.Generator, *, rate_factor: Array | None = None
+        ) -> tuple[LearnerState, Metrics]:
             orders = Orders(*(n and draw_orders(rng, n, self.config.rollout_size) for n in passes))
-            return learn(state, batch, orders)
+            samples, initial_entropy, rates = prepare(state, batch, rate_factor)
+            value = ValueState(state.value, state.value_optimiser)
+            rest = state._replace(value={}, value_optimiser=None, initial_entropy=initial_entropy)
+            (fitted, value_loss), (improved, metrics) = at_once(
+                lambda: fit_value(value, samples, orders.value, rates.value),
+                lambda: fit_policy(rest, samples, orders._replace(value=None), rates.policy),
+            )
+            metrics = {**metrics, "value_loss": value_loss, "learning_rate_vf": rates.value}
+            return improved._replace(**fitted._asdict()), metrics
 
         return update
 
@@ -118,28 +160,27 @@ class Learner(Generic[C]):
             anchor=None if self.config.get("anchor_decay") is None else policy,
         )
 
-    def epoch(
-        self,
-        state: LearnerState,
-        batch: Batch,
-        orders: Orders[Array],
-        improve: Improve,
-        *,
-        rate_factor: Array | None = None,
-    ) -> tuple[LearnerState, Metrics]:
-        """Do one update: advantages, value function, `improve`, measurements of the new policy."""
+    def prepare(self, state: LearnerState, batch: Batch, rate_factor: Array | None) -> Prepared:
+        """Compute samples, the initial entropy (in the first update, that of the old policy) and learning rates."""
         samples = self.samples(state, batch)
-        state = self.begin(state, samples.old)
-        rates = learning_rates(self.config, state.epoch, factor=rate_factor)
-        state, value_loss = self.fit_value(state, samples, orders=orders.value, learning_rate=rates.value)
-        state, report = improve(state, samples, orders, rates.policy)
+        initial_entropy = jnp.where(state.epoch == 0, entropy(samples.old).mean(), state.initial_entropy)
+        return Prepared(samples, initial_entropy, learning_rates(self.config, state.epoch, factor=rate_factor))
+
+    def improve_and_measure(
+        self,
+        improve: Improve,
+        state: LearnerState,
+        samples: Samples,
+        orders: Orders[Array],
+        learning_rate: Array | None,
+    ) -> tuple[LearnerState, Metrics]:
+        """Improve the policy, and measure how far the new one is from the old one; both ignore the value function."""
+        state, report = improve(state, samples, orders, learning_rate)
         network = self.policy(state.policy, samples.observations)
         metrics = {
             **policy_measurements(network, samples.old),
             **distance_measurements("before", kl_by_parts(network, samples.old)),
-            "value_loss": value_loss,
-            "learning_rate_vf": rates.value,
-            **({} if rates.policy is None else {"learning_rate": rates.policy}),
+            **({} if learning_rate is None else {"learning_rate": learning_rate}),
             **report,
         }
         return state._replace(epoch=state.epoch + 1), metrics
@@ -169,14 +210,9 @@ class Learner(Generic[C]):
             old_log_prob=self.policy.log_prob(old, flat.actions),
         )
 
-    def begin(self, state: LearnerState, old: Policy[Array]) -> LearnerState:
-        """Record the initial entropy in the first update."""
-        first = state.epoch == 0
-        return state._replace(initial_entropy=jnp.where(first, entropy(old).mean(), state.initial_entropy))
-
     def fit_value(
-        self, state: LearnerState, samples: Samples, *, orders: Array, learning_rate: Array
-    ) -> tuple[LearnerState, Array]:
+        self, state: ValueState, samples: Samples, orders: Array, learning_rate: Array
+    ) -> tuple[ValueState, Array]:
         """Fit the value function to the returns; return the loss of the last pass too."""
 
         def loss(weights, minibatch):
@@ -192,7 +228,7 @@ class Learner(Generic[C]):
         value, optimiser_state, report = self._fit(
             loss, state.value, state.value_optimiser, data, orders=orders, learning_rate=learning_rate
         )
-        return state._replace(value=value, value_optimiser=optimiser_state), report["value_loss"]
+        return ValueState(value, optimiser_state), report["value_loss"]
 
     def fit_policy(
         self, loss: Loss, state: LearnerState, data: Any, *, orders: Array, learning_rate: Array
@@ -218,6 +254,20 @@ class Learner(Generic[C]):
         return fit(
             loss, weights, optimiser_state, data=data, minibatch_size=minibatch_size, optimiser=optimiser, **options
         )
+
+
+def at_once(first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
+    """Run two compiled programs and return both results: at the same time if there are two cores.
+
+    XLA alone gains little from a second core here: it spreads the small operations of each program over its threads.
+    In float64 they run in turn, because JAX's switch for it may be set for the calling thread only.
+    """
+    if num_cores() < 2 or jax.config.jax_enable_x64:
+        return first(), second()
+    with ThreadPoolExecutor(1) as other:
+        pending = other.submit(lambda: jax.block_until_ready(first()))
+        found = jax.block_until_ready(second())
+        return pending.result(), found
 
 
 def rows(policy: Policy[Array]) -> tuple[Array, ...]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from trpl.algorithms.base import Algorithm, Batch, Metrics
@@ -55,13 +56,15 @@ def make(config: Papi, *, obs_size: int, head: GaussianHead, through_projection:
     def improve(state: LearnerState, samples: Samples, orders: Orders[Array], learning_rate: Array):
         return improve_within(learner, state, samples, orders=orders, learning_rate=learning_rate)
 
-    def epoch(state: PapiState, batch: Batch, orders: Orders[Array]) -> tuple[PapiState, Metrics]:
+    passes = Orders(config.value_epochs, config.policy_epochs, config.policy_epochs if through_projection else None)
+    learn = learner.update(improve, passes=passes)
+
+    def update(state: PapiState, batch: Batch, rng: np.random.Generator) -> tuple[PapiState, Metrics]:
         factor = state.learning_rate_factor
-        after, metrics = learner.epoch(state.learner, batch, orders, improve, rate_factor=factor)
+        after, metrics = learn(state.learner, batch, rng, rate_factor=factor)
         return PapiState(after, factor * learning_rate_cut(metrics["rejected_snapshots"])), metrics
 
-    passes = Orders(config.value_epochs, config.policy_epochs, config.policy_epochs if through_projection else None)
-    return Algorithm(learner.policy, init, learner.compiled(epoch, passes=passes))
+    return Algorithm(learner.policy, init, update)
 
 
 def improve_within(

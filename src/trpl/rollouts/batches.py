@@ -4,7 +4,6 @@ An episode that ends is followed by the first observation of the next one within
 is returned separately, so that no step of a rollout is a mere reset.
 """
 
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from queue import SimpleQueue
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from trpl.cores import num_cores
 from trpl.errors import FaultyEnvironmentError
 from trpl.messages import needs
 from trpl.policies.heads import Head
@@ -238,8 +238,3 @@ def make_environments(task: str | Task, *, num_envs: int, seed: int, vectorisati
     if vectorisation not in VECTORISATIONS:
         raise ValueError(f"vectorisation {vectorisation!r} is not one of {', '.join(VECTORISATIONS)}")
     return VECTORISATIONS[vectorisation](task, num_envs=num_envs, seed=seed)
-
-
-def num_cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

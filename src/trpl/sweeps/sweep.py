@@ -5,7 +5,6 @@ records, are skipped; unfinished ones resume from their checkpoints; a run that 
 two sweeps over the same folder share the work.
 """
 
-import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from rich.console import Console
 
+from trpl.cores import num_cores
 from trpl.runs.folder import COMPILED, in_use, is_run
 from trpl.runs.stopping import stop_requests
 from trpl.sweeps.compact import compact, recorded
@@ -117,15 +117,6 @@ def make_pool(*, workers: int | None, ray_address: str | None) -> Pool:
     from trpl.sweeps.local_pool import LocalPool
 
     return LocalPool(num_workers=workers or num_cores())
-
-
-def num_cores() -> int:
-    """Count the cores that this process may use, on a shared machine perhaps not all.
-
-    Returns:
-        The number.
-    """
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Sweep:

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from trpl.cores import num_cores
 from trpl.methods.registry import plugins
 from trpl.runs.folder import COMPILED
 from trpl.runs.screen import Screen
 from trpl.runs.stopping import stop_requests
 from trpl.sweeps.jobs import describe_exit, log_tail, options, release, start_worker
-from trpl.sweeps.sweep import NUM_TRIES, num_cores
+from trpl.sweeps.sweep import NUM_TRIES
 from trpl.tuning.study import STORAGE_VARIABLE, Tuning, best_preset, best_trial, count_states, open_study
 
 TICK_SECONDS = 1.0
