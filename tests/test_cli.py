@@ -184,6 +184,7 @@ def test_help_is_grouped_with_choices_and_defaults(capsys):
     assert written.startswith("usage: trpl train method env [options]\n\nTrain a policy")
     text = " ".join(written.split())
     assert "settings of frobenius, w2, kl, papi" in text
+    assert text.index("the run: ") < text.index("--seed") < text.index(" collecting: ") < text.index(" learning: ")
     assert "structure of the covariance: diagonal, full (diagonal)" in text
     assert "ε_μ, bound on the mean part (0.03)" in text
 

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 from trpl.errors import UsageError
 from trpl.messages import nearest
 
-EVERY = "settings of every method"
 DEFAULTS = "Defaults are in brackets; presets set some of them otherwise: `trpl presets METHOD ENV` lists all."
 ALIASES = {"total_steps": ("--steps",), "warm_start": ("--from",)}
 
@@ -78,24 +77,24 @@ class Parser(argparse.ArgumentParser):
         return {name: value for name, value in vars(args).items() if name in (*self._settings, "as_released")}
 
     def add_settings(self, *, skip: Sequence[str] = ()) -> None:
-        """Add an option for every setting of any method, grouped by the methods that have it.
+        """Add an option for every setting of any method, grouped by the methods that have it and by topic.
 
         Args:
             skip: Settings that the command takes in another way.
         """
-        from trpl.methods import names, registry
+        from trpl.methods import registry
         from trpl.settings.fields import plain_type
 
-        groups: dict[tuple[str, ...], Any] = {}
+        groups: dict[str, Any] = {}
         for name, field in registry.settings().items():
             if name in skip:
                 continue
             having = registry.methods_with(name)
-            if having not in groups:
-                whose, note = (EVERY, DEFAULTS) if having == names() else (f"settings of {', '.join(having)}", None)
-                groups[having] = self.add_argument_group(whose, note)
+            title = field.metadata["topic"] or f"settings of {', '.join(having)}"
+            if title not in groups:
+                groups[title] = self.add_argument_group(title, None if groups else DEFAULTS)
             owner = registry.find(having[0]).settings
-            _add_setting(groups[having], name, field, plain_type(field, owner))
+            _add_setting(groups[title], name, field, plain_type(field, owner))
             self._settings.append(name)
 
 

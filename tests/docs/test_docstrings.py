@@ -168,7 +168,8 @@ def test_public_classes_document_what_they_are_made_of():
                 continue
             name = ast.unparse(item.target)
             explained = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-            helped = item.value is not None and ast.unparse(item.value).startswith("setting(")
+            made_by = ast.unparse(item.value).partition("(")[0] if item.value is not None else ""
+            helped = made_by.endswith("setting")
             if not (explained or helped or re.search(rf"^    {name}(, \w+)*: |`{name}\b", doc or "", re.MULTILINE)):
                 missing.setdefault(f"{module}.{node.name}", []).append(name)
     assert not missing, "\n".join(f"{name}: {found}" for name, found in sorted(missing.items()))

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from trpl.errors import ConfigError
@@ -26,6 +27,12 @@ WINDOW = 20  # epochs: a run's two scores are means over the 20 after a fifth of
 WITHOUT_EFFECT = frozenset({"checkpoint_every", "env_timeout"})
 NOT_COMPARED = WITHOUT_EFFECT | {"seed", "source"}
 
+run_setting = partial(setting, topic="the run")
+policy_setting = partial(setting, topic="policy and networks")
+collecting_setting = partial(setting, topic="collecting")
+learning_setting = partial(setting, topic="learning")
+released_setting = partial(setting, topic="computing as the authors' release does")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -39,74 +46,78 @@ class Config:
 
     method: str = setting("kl", "the training method")
     env_id: str = setting("HalfCheetah-v4", "the task's Gymnasium name")
-    seed: int = setting(0, "random seed: the same seed gives the same weights", least=0, most=2**32 - 1)
-    total_steps: int = setting(3_000_000, "environment steps, rounded up to whole epochs", least=1)
-    stop_after: int | None = setting(
+    seed: int = run_setting(0, "random seed: the same seed gives the same weights", least=0, most=2**32 - 1)
+    total_steps: int = run_setting(3_000_000, "environment steps, rounded up to whole epochs", least=1)
+    stop_after: int | None = run_setting(
         None, "environment steps after which the run ends; schedules still span total_steps", least=1, optional=True
     )
-    source: str = setting("", "origin of the numbers")
-    env_kwargs: dict[str, Any] = setting({}, "arguments of the environment", hash=False)  # noqa: RUF009
-    warm_start: str = setting("", "a run or checkpoint whose weights and normaliser to start from")
+    source: str = run_setting("", "origin of the numbers")
+    env_kwargs: dict[str, Any] = run_setting({}, "arguments of the environment", hash=False)  # noqa: RUF009
+    warm_start: str = run_setting("", "a run or checkpoint whose weights and normaliser to start from")
 
-    policy: str = setting(
+    policy: str = policy_setting(
         "gaussian",
         "policy for a Box: a Gaussian, one squashed by tanh into the box, or a Beta on the box",
         choices=("gaussian", "squashed", "beta"),
     )
-    action_units: str = setting(
+    action_units: str = policy_setting(
         "raw", "the unit of an action: 1, or half the width of the action box from its middle", choices=UNITS
     )
-    clip_actions: bool = setting(False, "clip actions to the action box")
-    initial_std: float = setting(1.0, "standard deviation of the first policy, in action units", above=1e-4, most=1e4)
+    clip_actions: bool = policy_setting(False, "clip actions to the action box")
+    initial_std: float = policy_setting(
+        1.0, "standard deviation of the first policy, in action units", above=1e-4, most=1e4
+    )
 
-    rollout_size: int = setting(2048, "environment steps per epoch, over all environments", least=2)
-    num_envs: int = setting(1, "environments stepped in parallel; must divide rollout_size", least=1)
-    vectorisation: str = setting(
+    rollout_size: int = collecting_setting(2048, "environment steps per epoch, over all environments", least=2)
+    num_envs: int = collecting_setting(1, "environments stepped in parallel; must divide rollout_size", least=1)
+    vectorisation: str = collecting_setting(
         "sync", "how environments are stepped", choices=("sync", "threads", "processes", "envpool")
     )
-    discount: float = setting(0.99, "γ", least=0.0, most=1.0)
-    gae_lambda: float = setting(0.95, "λ of the generalised advantage estimate", least=0.0, most=1.0)
+    discount: float = learning_setting(0.99, "γ", least=0.0, most=1.0)
+    gae_lambda: float = learning_setting(0.95, "λ of the generalised advantage estimate", least=0.0, most=1.0)
 
-    value_epochs: int = setting(
+    value_epochs: int = learning_setting(
         10, "passes over the rollout for the value function", least=1, search=Whole(3, 30, log=True)
     )
-    learning_rate_vf: float = setting(
+    learning_rate_vf: float = learning_setting(
         4.5e-4, "Adam's rate for the value function", above=0.0, search=Real(3e-5, 3e-3, log=True)
     )
-    learning_rate_decay: bool = setting(False, "decay both learning rates linearly to 0")
-    minibatch_size: int = setting(32, "samples per update", least=2, search=Choice((32, 64, 128, 256, 512)))
-    gradient_clip: float | None = setting(None, "largest gradient norm", above=0.0, optional=True)
-    entropy_weight: float = setting(0.0, "weight of an entropy bonus in the loss", least=0.0)
+    learning_rate_decay: bool = learning_setting(False, "decay both learning rates linearly to 0")
+    minibatch_size: int = learning_setting(32, "samples per update", least=2, search=Choice((32, 64, 128, 256, 512)))
+    gradient_clip: float | None = learning_setting(None, "largest gradient norm", above=0.0, optional=True)
+    entropy_weight: float = learning_setting(0.0, "weight of an entropy bonus in the loss", least=0.0)
 
-    normalise_observations: bool = setting(True, "normalise by running mean and variance")
-    normalise_rewards: bool = setting(False, "normalise by the running deviation of the discounted return")
-    observation_clip: float | None = setting(None, "clip normalised observations at ± this", above=0.0, optional=True)
-    reward_clip: float | None = setting(None, "clip normalised rewards at ± this", above=0.0, optional=True)
+    normalise_observations: bool = collecting_setting(True, "normalise by running mean and variance")
+    normalise_rewards: bool = collecting_setting(False, "normalise by the running deviation of the discounted return")
+    observation_clip: float | None = collecting_setting(
+        None, "clip normalised observations at ± this", above=0.0, optional=True
+    )
+    reward_clip: float | None = collecting_setting(None, "clip normalised rewards at ± this", above=0.0, optional=True)
 
-    covariance: str = setting("diagonal", "structure of the covariance", choices=("diagonal", "full"))
-    contextual: bool = setting(False, "a covariance per state instead of one for all")
-    hidden_sizes: tuple[int, ...] = setting((64, 64), "tanh layers of the policy", least=1)
-    hidden_sizes_vf: tuple[int, ...] = setting((64, 64), "tanh layers of the value function", least=1)
+    covariance: str = policy_setting("diagonal", "structure of the covariance", choices=("diagonal", "full"))
+    contextual: bool = policy_setting(False, "a covariance per state instead of one for all")
+    hidden_sizes: tuple[int, ...] = policy_setting((64, 64), "tanh layers of the policy", least=1)
+    hidden_sizes_vf: tuple[int, ...] = policy_setting((64, 64), "tanh layers of the value function", least=1)
 
-    released_variance: bool = setting(
+    released_variance: bool = released_setting(
         False, "running variances as in the authors' release: they grow with the logarithm of the steps"
     )
-    released_evaluation: bool = setting(
+    released_evaluation: bool = released_setting(
         False, "evaluate as the authors' release does: steps left over from earlier episodes cut test episodes short"
     )
-    released_time_limits: bool = setting(
+    released_time_limits: bool = released_setting(
         False, "at a time limit use advantage 0 and return V(s), as in the authors' release, instead of a bootstrap"
     )
-    released_deviation: bool = setting(
+    released_deviation: bool = released_setting(
         False, "normalise advantages by the deviation with n - 1, as in the authors' release, instead of n"
     )
 
-    eval_every: int = setting(
+    eval_every: int = run_setting(
         1, "epochs between evaluations, besides every epoch of the table's two windows; 0: never", least=0
     )
-    eval_episodes: int = setting(5, "noise-free episodes per evaluation", least=1)
-    checkpoint_every: int = setting(20, "epochs between checkpoints", least=1)
-    env_timeout: float | None = setting(
+    eval_episodes: int = run_setting(5, "noise-free episodes per evaluation", least=1)
+    checkpoint_every: int = run_setting(20, "epochs between checkpoints", least=1)
+    env_timeout: float | None = run_setting(
         300.0, "seconds without a step after which the environment is hung and the run ends", above=0.0, optional=True
     )
 

@@ -30,6 +30,7 @@ def setting(
     optional: bool = False,
     search: Range | None = None,
     hash: bool | None = None,
+    topic: str = "",
 ) -> Any:
     """Declare a setting: a field of a frozen dataclass with its help text and rules.
 
@@ -44,13 +45,21 @@ def setting(
         optional: Whether None is permitted, which switches the setting off.
         search: The range that `trpl tune` searches; settings without one are not tuned.
         hash: See `dataclasses.field`; False for unhashable values.
+        topic: Its heading in `--help`, if the methods that have it are not heading enough.
 
     Returns:
         The field.
     """
     rules = {"above": above, "least": least, "below": below, "most": most}
     limits = {name: limit for name, limit in rules.items() if limit is not None}
-    metadata = {"help": help, "limits": limits, "choices": choices, "optional": optional, "search": search}
+    metadata = {
+        "help": help,
+        "limits": limits,
+        "choices": choices,
+        "optional": optional,
+        "search": search,
+        "topic": topic,
+    }
     made: dict[str, Any] = {"default_factory": dict} if default == {} else {"default": default}
     return dataclasses.field(metadata=metadata, hash=hash, **made)
 
