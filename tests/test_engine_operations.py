@@ -151,6 +151,15 @@ def test_triangular_systems_without_pytorch(monkeypatch, transpose):
     same(NUMPY.xp.max(x, axis=-1), x.max(-1))
 
 
+@pytest.mark.parametrize("size", [39, 40, 63, 97])
+def test_triangular_inverses_by_halves(size):
+    """From 40 rows on; what stands above the diagonal is not looked at."""
+    a = 0.1 * random(2, size, size) + 3.0 * np.eye(size)
+    found = NUMPY.solve_triangular(a, NUMPY.eye(a))
+    same(found, np.linalg.inv(np.tril(a)), rtol=1e-9, atol=1e-12)
+    assert not np.triu(found, 1).any()
+
+
 @every_engine
 def test_joining_and_converting(e, array):
     x, y = random(2, 2, 3)

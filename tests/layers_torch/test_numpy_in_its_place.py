@@ -149,6 +149,18 @@ def test_what_is_kept_is_kept_the_way_pytorch_keeps_things(kind):
 
 
 @every_kind
+def test_what_hooks_kept_is_used_even_if_an_input_has_changed_since(kind):
+    predicted, old = leaves(kind)
+    expected = torch.autograd.grad(total(KLProjection(0.03, 0.01)(predicted, old)), tuple(predicted))
+    moved = type(predicted)(*(x * 1.0 for x in predicted))
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: x):
+        loss = total(KLProjection(0.03, 0.01)(moved, old))
+    moved.scale.data.mul_(2.0)
+    found = torch.autograd.grad(loss, tuple(predicted))
+    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+@every_kind
 def test_under_checkpointing(kind):
     predicted, old = leaves(kind)
     layer = KLProjection(0.03, 0.01)

@@ -145,9 +145,9 @@ def suits_numpy(tensors: Sequence[Tensor]) -> bool:
     state = torch._C
     if torch.compiler.is_compiling() or state._are_functorch_transforms_active() or state._get_tracing_state():
         return False
-    alone = torch.get_num_threads() == 1
+    plain, alone = (torch.Tensor, torch.nn.Parameter), torch.get_num_threads() == 1
     for x in tensors:
-        if not (x.is_cpu and type(x) in (torch.Tensor, torch.nn.Parameter) and (alone or x.numel() <= MAX_SERIAL_SIZE)):
+        if not (x.is_cpu and type(x) in plain and (alone or x.numel() <= MAX_SERIAL_SIZE)):
             return False
         if OLD_NUMPY and x.dtype != torch.float64:
             return False

@@ -84,6 +84,8 @@ MIN_SIZE_FOR_TORCH = 1 << 11
 """Number of entries from which a PyTorch function is faster than NumPy's despite the conversion."""
 
 
+MIN_ROWS_FOR_HALVES = 40
+"""Number of rows from which a triangular inverse by halves is faster than a solve; by 40 % for 63 rows."""
 MIN_ROWS_FOR_SYRK = 32
 """Number of rows from which a symmetric product (BLAS's `syrk`) is faster than a general one."""
 
@@ -98,6 +100,8 @@ def _by_torch(name: str, x: np.ndarray) -> np.ndarray:
 
 def _extreme(name: str, ufunc: np.ufunc, x: np.ndarray, axis: int | None = None) -> np.ndarray:
     """Return the least or greatest entry; by PyTorch, if it is loaded, along a short last axis: six times as fast."""
+    if axis is None and x.size:  # a third of the time of a reduction; NaN wins in both
+        return x.reshape(-1)[x.argmin() if ufunc is np.minimum else x.argmax()]
     if axis != -1 or x.size < MIN_SIZE_FOR_TORCH or x.dtype.kind != "f" or not x.flags.writeable:
         return ufunc.reduce(x, axis=axis)
     torch = sys.modules.get("torch")
@@ -118,13 +122,15 @@ class NumpyEngine:
     diagonal = staticmethod(operator.methodcaller("diagonal", 0, -2, -1))
 
     def any(self, mask: BoolArray) -> bool:
-        return bool(mask.any())
+        given: Any = mask
+        return bool(np.count_nonzero(given))  # a quarter of the time of `mask.any()`
 
     def all(self, mask: BoolArray) -> bool:
-        return bool(mask.all())
+        given: Any = mask
+        return bool(np.count_nonzero(given) == given.size)
 
     def branch(self, mask: BoolArray, work: Callable[..., T], idle: Callable[..., T], *operands: object) -> T:
-        return work(*operands) if mask.any() else idle(*operands)
+        return work(*operands) if self.any(mask) else idle(*operands)
 
     def recompute(self, bad: BoolArray, careful: Callable[..., State], found: State, *operands: object) -> State:
         return recompute_indexed(bad, careful, found, operands)
@@ -209,11 +215,23 @@ class NumpyEngine:
         return np.copysign(np.log1p(np.abs(change) / np.minimum(p, q)), change)
 
     def solve_triangular(self, a: np.ndarray, b: np.ndarray, *, transpose: bool = False) -> np.ndarray:
+        if a.shape[-1] >= MIN_ROWS_FOR_HALVES and b is self.eye(a) and not transpose:
+            return self._inverse(a)
         torch = sys.modules.get("torch")
         if torch is not None:  # NumPy has no triangular solve
             one, other = (torch.from_numpy(x if x.flags.writeable else x.copy()) for x in (a, b))
             return solve_lower(one, other, transpose=transpose).numpy()
         return _numpy_solve(mT(a) if transpose else a, b)
+
+    def _inverse(self, a: np.ndarray) -> np.ndarray:
+        """Invert lower triangular matrices by halves: two products do what half of the entries need."""
+        half = a.shape[-1] // 2
+        one, side, two = a[..., :half, :half], a[..., half:, :half], a[..., half:, half:]
+        first, second = (self.solve_triangular(x, self.eye(x)) for x in (one, two))
+        found = np.zeros_like(a)
+        found[..., :half, :half], found[..., half:, half:] = first, second
+        found[..., half:, :half] = -second @ (side @ first)
+        return found
 
     def cholesky(self, a: np.ndarray) -> np.ndarray:
         try:

@@ -10,7 +10,7 @@ from trpl.errors import ConvergenceError
 from trpl.families.checks import check_arrays, check_finite, dtype_name
 from trpl.families.protocol import Held, register
 from trpl.gaussians import density, distances
-from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, gaussian
+from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
 from trpl.implicit import Like, Solved
 from trpl.projections.joint_kl import gradient, solution
 
@@ -43,7 +43,7 @@ class GaussianFamily:
         return "chol" if self.full else "std"
 
     def make(self, arrays: Sequence[Array]) -> Gaussian:
-        return gaussian(*arrays, full=self.full)
+        return FullGaussian(*arrays) if self.full else DiagGaussian(*arrays)
 
     def check_one(self, name: str, p: Gaussian) -> None:
         field, core = self._field, 2 if self.full else 1

@@ -52,7 +52,8 @@ class Separate:
     ) -> tuple[tuple[Vector, Vector, Scale, PerState], tuple[Scale, Scale, PerState]]:
         """Split the inputs between the mean's and the covariance's projection."""
         new, scale, old, old_scale, mean_bound, cov_bound = inputs
-        mean_bound = e.asarray(mean_bound / self.region.mean_weight, new)  # NumPy 1 makes a bare number float64
+        if self.region.mean_weight != 1.0:
+            mean_bound = e.asarray(mean_bound / self.region.mean_weight, new)  # NumPy 1 makes a bare number float64
         return (new, old, old_scale, mean_bound), (scale, old_scale, cov_bound)
 
     def solve(self, e: Engine, *inputs: Array, whole: bool = False) -> Solved | None:

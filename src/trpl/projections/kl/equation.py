@@ -77,6 +77,16 @@ def surely_within(e: Engine, excess: Vector, bound: PerState) -> Mask:
     return e.vecdot(excess, excess / (1.0 + excess)) <= 2.0 * bound
 
 
+def kl_range(e: Engine, size: PerState) -> tuple[PerState, PerState]:
+    """Bound 2 KL from n = ‖A‖ alone: log(1 + n) − n/(1 + n) ≤ 2 KL ≤ log(1 − n) + n/(1 − n), which is NaN for n ≥ 1.
+
+    A summand log(1 + a) − a/(1 + a) is at least that of |a|, a concave function of a², and at most that of −|a|, a
+    convex one. Both are 0 at 0, so that one eigenvalue with all of ‖A‖² is the extreme case of either.
+    """
+    log1p = e.xp.log1p
+    return log1p(size) - size / (1.0 + size), log1p(-size) + size / (1.0 - size)
+
+
 # Starts --------------------------------------------------------------------------------------------------------------
 
 

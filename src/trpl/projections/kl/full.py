@@ -15,7 +15,7 @@ from trpl.engines import mT
 from trpl.gaussians.distances import kl_of_scales
 from trpl.implicit.problems import Like, Saved, Solved, align
 from trpl.linalg import chosen, symmetrised_half_tril
-from trpl.projections.kl.equation import any_root, singular_excess
+from trpl.projections.kl.equation import any_root, excess_of_change, kl_range, singular_excess
 from trpl.projections.kl.factor import WIDE, normal, scale_ratio, widest_variance
 from trpl.projections.kl.routes import Route, choose
 
@@ -30,18 +30,17 @@ def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None,
     The residuals are W, x (1 inside) and V.
     """
     xp = e.xp
-    kl = kl_of_scales(e, p, q, full=True)
-    outside = kl > bound
+    change = e.solve_triangular(p, q - p)
+    excess = excess_of_change(e, change)
+    outside, wide = _outside(e, p, q, bound, excess)
     if not whole and not e.any(outside):
         return None
-    wide = ~(widest_variance(e, kl) <= WIDE)
     factor_for = choose(e, known, bound).factor
 
     def work(
-        p: Matrix, q: Matrix, bound: PerState, outside: Mask, wide: Mask
+        p: Matrix, q: Matrix, bound: PerState, outside: Mask, wide: Mask, change: Matrix, excess: Matrix
     ) -> tuple[Matrix, Matrix, PerState, Matrix]:
-        change = e.solve_triangular(p, q - p)
-        factor, x = factor_for(e, change, bound, outside)
+        factor, x = factor_for(e, change, excess, bound, outside)
         below = 1.0 - float(xp.finfo(x.dtype).eps)  # x = 1 is reserved for inside
         return (
             chosen(e, outside[..., None, None], q @ factor, p),
@@ -51,16 +50,42 @@ def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None,
         )
 
     def idle(
-        p: Matrix, q: Matrix, bound: PerState, outside: Mask, wide: Mask
+        p: Matrix, q: Matrix, bound: PerState, outside: Mask, wide: Mask, change: Matrix, excess: Matrix
     ) -> tuple[Matrix, Matrix, PerState, Matrix]:
         shape = xp.broadcast_arrays(p, q, outside[..., None, None])[0]
         zero = xp.zeros_like(shape)
         return xp.where(outside[..., None, None], shape, p), zero, xp.ones_like(shape[..., 0, 0]), zero
 
     outside, bound = xp.broadcast_arrays(outside, bound) if whole else (outside, bound)
-    operands = (p, q, bound, outside, wide)
+    operands = (p, q, bound, outside, wide, change, excess)
     found = e.branch(outside, work, idle, *operands) if whole else work(*operands)
     return Solved(found[:1], found[1:])
+
+
+MARGIN = 1.5
+"""Factor between the bound and a KL that `kl_range` decides: more than rounding of ill-conditioned factors takes."""
+NEAR = 0.99
+"""Largest ‖A‖ that shows that a prediction is not wide: its variances are at most 1/(1 − ‖A‖) of the old ones."""
+
+
+def _outside(e: Engine, p: Matrix, q: Matrix, bound: PerState, excess: Matrix) -> tuple[Mask, Mask]:
+    """Return which predictions are outside, and which are wide; by ‖A‖, unless it leaves a state undecided.
+
+    The KL itself would take a second triangular solve.
+    """
+    size = e.xp.sqrt(e.matrix_dot(excess, excess))
+    least, most = kl_range(e, size)
+    far = size > NEAR
+    sure = (least > 2.0 * MARGIN * bound) & ~far | (MARGIN * most <= 2.0 * bound)
+
+    def by_kl(p: Matrix, q: Matrix, bound: PerState, least: PerState, far: Mask) -> tuple[Mask, Mask]:
+        kl = kl_of_scales(e, p, q, full=True)
+        return kl > bound, ~(widest_variance(e, kl) <= WIDE)
+
+    def by_size(p: Matrix, q: Matrix, bound: PerState, least: PerState, far: Mask) -> tuple[Mask, Mask]:
+        return least > 2.0 * bound, far
+
+    return e.branch(~sure, by_kl, by_size, p, q, bound, least, far)
 
 
 def residuals() -> tuple[Like, ...]:

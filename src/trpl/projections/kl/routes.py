@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from trpl.projections.kl.equation import (
     LARGEST_NARROW,
     any_root,
-    excess_of_change,
     narrow_root_outside,
     series_root,
     singular_excess,
@@ -28,16 +27,18 @@ LARGEST_ORDINARY = 3.0
 """Up to here the condition number of P stays below e^(2ε + 1)(2ε + 3) ≈ 1e4, for any policies."""
 
 
-def _by_series(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
+def _by_series(e: Engine, change: Matrix, excess: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
     """Compute x from traces, W from a Cholesky factor."""
-    excess = e.xp.flip(excess_of_change(e, change), axis=(-2, -1))
+    excess = e.xp.flip(excess, axis=(-2, -1))
     x = series_root(e, excess, bound, outside)
     return polished(e, lambda x: cholesky_factor(e, x, excess), x, bound, outside)
 
 
-def _by_eigenvalues(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
+def _by_eigenvalues(
+    e: Engine, change: Matrix, excess: Matrix, bound: PerState, outside: Mask
+) -> tuple[Matrix, PerState]:
     """Compute x from eigenvalues, or from traces if all bounds allow it; W from a Cholesky factor."""
-    excess = e.xp.flip(excess_of_change(e, change), axis=(-2, -1))
+    excess = e.xp.flip(excess, axis=(-2, -1))
     x = e.branch(
         outside & (bound > LARGEST_NARROW),
         lambda excess, bound, outside: any_root(e, e.xp.linalg.eigvalsh(excess), bound, outside),
@@ -47,20 +48,20 @@ def _by_eigenvalues(e: Engine, change: Matrix, bound: PerState, outside: Mask) -
     return polished(e, lambda x: cholesky_factor(e, x, excess), x, bound, outside)
 
 
-def _by_qr(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
+def _by_qr(e: Engine, change: Matrix, excess: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
     """Compute x from singular values of V, W from a QR decomposition."""
     ratio = e.eye(change) + change
     x = e.xp.clip(any_root(e, singular_excess(e, change), bound, outside), None, 1.0)  # rounding may exceed 1
     return polished(e, lambda x: qr_factor(e, x, ratio), x, bound, outside)
 
 
-def _by_width(e: Engine, change: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
+def _by_width(e: Engine, change: Matrix, excess: Matrix, bound: PerState, outside: Mask) -> tuple[Matrix, PerState]:
     """Use QR for wide regions, in which P can be ill-conditioned: it never squares a condition number."""
     return e.branch(
         outside & (bound > LARGEST_ORDINARY),
-        lambda change, bound, outside: _by_qr(e, change, bound, outside),
-        lambda change, bound, outside: _by_eigenvalues(e, change, bound, outside),
-        *(change, bound, outside),
+        lambda *given: _by_qr(e, *given),
+        lambda *given: _by_eigenvalues(e, *given),
+        *(change, excess, bound, outside),
     )
 
 
@@ -71,8 +72,8 @@ class Route(NamedTuple):
     up_to: float
     root: Callable[[Engine, Vector, PerState, Mask], PerState]
     """x from the eigenvalues of A, for diagonal covariances."""
-    factor: Callable[[Engine, Matrix, PerState, Mask], tuple[Matrix, PerState]]
-    """W and x from V − I, for full ones."""
+    factor: Callable[[Engine, Matrix, Matrix, PerState, Mask], tuple[Matrix, PerState]]
+    """W and x from V − I and A, for full ones."""
 
     def __repr__(self) -> str:
         return self.name
