@@ -5,9 +5,10 @@
 One core, one thread, forward and backward of the predicted policy, process time: the median of three rounds, each a
 median itself, since a shared machine is slow for seconds at a time. Bars are multiples of one `torch.linalg.eigvalsh`
 of 512 matrices 17 × 17 in float64, measured around each case in the same run, or milliseconds for the smallest batches;
-those of a compiled layer are its eager time and 5 % more, the two measured in turns. *bound held* is the largest
-relative distance of the result from its bound, measured in float64 by the package's distances; where nothing is
-outside, whether nothing moved.
+those of a compiled layer are its eager time and 5 % more, the two measured in turns, and where nothing is outside with
+them a compiled operator that only copies (*copying, ms*): a compiled layer does that and the eager layer's work. *bound
+held* is the largest relative distance of the result from its bound, measured in float64 by the package's distances;
+where nothing is outside, whether nothing moved.
 
 The last column has constants, not measured here: milliseconds of what the layers replace, the C++ solver behind the
 authors' release (KL) or its PyTorch code (the others), forward and backward in float64, which this project measured
@@ -189,6 +190,39 @@ def torch_call(row: Row, given: Inputs, *, compiled: bool) -> tuple[Callable[[],
     )
 
 
+def copy_all(arrays: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [x.clone() for x in arrays]
+
+
+torch.library.define("benchmarks::copy", "(Tensor[] arrays) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag)
+torch.library.impl("benchmarks::copy", "CompositeExplicitAutograd", copy_all)
+torch.library.register_fake("benchmarks::copy", copy_all)
+
+
+class Copy(torch.autograd.Function):
+    """An operator that a compiler cannot look into and that only copies, forward and backward."""
+
+    @staticmethod
+    def forward(*arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.ops.benchmarks.copy(list(arrays)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.ops.benchmarks.copy(list(cotangents)))
+
+
+def copying_call(given: Inputs) -> Callable[[], Any]:
+    """The least that a compiled layer with nothing outside has to do: an operator may not return what it was given."""
+    leaves = [torch.from_numpy(x).requires_grad_() for x in given.predicted]
+    cotangents = [torch.from_numpy(x) for x in given.weights]
+    function = torch.compile(lambda *arrays: Copy.apply(*arrays), fullgraph=True)
+    return lambda: torch.autograd.grad(function(*leaves), leaves, cotangents)
+
+
 def jax_call(row: Row, given: Inputs) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """The same, jitted."""
     layer, kind = getattr(trpl.jax, row.layer)(**bounds(row), **row.options), type(given.predicted)
@@ -229,15 +263,18 @@ def measure(row: Row, host: str, dtype: str, eigvalsh: Callable[[], float], repe
     compiling = time.perf_counter() - start
     held, before = bound_held(row, given, forward()), eigvalsh()
     calls = [both] if host != "compiled" else [both, torch_call(row, given, compiled=False)[1]]
+    if host == "compiled" and row.inside:
+        calls.append(copying_call(given))
     repeats = repeats if row.full else 10 * repeats
     rounds = [medians(*calls, repeats=repeats) for _ in range(ROUNDS)]
-    (seconds, *eager), reference = np.median(rounds, axis=0).tolist(), min(before, eigvalsh())
+    (seconds, *others), reference = np.median(rounds, axis=0).tolist(), min(before, eigvalsh())
     value = seconds / reference if row.unit == "ratio" else seconds * 1e3
     return {
         "case": row.name, "host": host, "dtype": dtype, "milliseconds": seconds * 1e3,
         "eigvalsh_milliseconds": reference * 1e3, "value": value, "unit": row.unit, "bound_held": held,
         "compile_seconds": None if host == "eager" else compiling, "peer_milliseconds": row.peer,
-        **({"bar": SLOWER * eager[0] * value / seconds} if eager else {}),
+        **({"bar": SLOWER * others[0] * value / seconds} if others else {}),
+        **({"copying_milliseconds": others[1] * 1e3} if len(others) > 1 else {}),
     }  # fmt: skip
 
 
@@ -254,9 +291,10 @@ def judge(rows: list[dict[str, Any]]) -> None:
 
 def show(rows: list[dict[str, Any]]) -> Table:
     table = Table(title="Layers, forward + backward, one thread")
-    columns = ("case", "host", "dtype", "ms", "÷ eigvalsh", "bar", "", "bound held", "compile, s", "peer, ms")
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("case", "host", "dtype") else "right")
+    words = ("case", "host", "dtype")
+    numbers = ("ms", "÷ eigvalsh", "bar", "", "bound held", "compile, s", "copying, ms", "peer, ms")
+    for column in words + numbers:
+        table.add_column(column, justify="left" if column in words else "right")
     for row in rows:
         bar = f"≤ {row['bar']:.3g}{' ms' if row['unit'] == 'ms' else ' ×'}" if "bar" in row else ""
         seconds = row["compile_seconds"]
@@ -264,7 +302,8 @@ def show(rows: list[dict[str, Any]]) -> Table:
             row["case"], row["host"], row["dtype"], f"{row['milliseconds']:.3f}",
             f"{row['milliseconds'] / row['eigvalsh_milliseconds']:.3f}", bar,
             {True: "✓", False: "✗"}.get(row.get("met"), ""), row["bound_held"],
-            "" if seconds is None else f"{seconds:.1f}", row["peer_milliseconds"],
+            "" if seconds is None else f"{seconds:.1f}",
+            f"{row['copying_milliseconds']:.3f}" if "copying_milliseconds" in row else "", row["peer_milliseconds"],
         )  # fmt: skip
     return table
 

@@ -21,7 +21,12 @@ TITLES = {
     "report_speed": "Reports: 500 runs of 1465 epochs",
     "integrations": "Integrations, one thread",
 }
-HEADINGS = {"met": "bar met", "eigvalsh_milliseconds": "eigvalsh, ms", "milliseconds": "ms"}
+HEADINGS = {
+    "met": "bar met",
+    "eigvalsh_milliseconds": "eigvalsh, ms",
+    "milliseconds": "ms",
+    "copying_milliseconds": "copying, ms",
+}
 MISSING = """!!! note "Not measured yet"
 
     No measurement is recorded here. `make bench` makes `bench/*.json`, and `python docs/make_tables.py` this section
