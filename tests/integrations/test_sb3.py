@@ -20,6 +20,7 @@ from trpl import Bernoulli, Categorical, DiagGaussian, Product, entropy, kl, kl_
 from trpl.entropy_schedule import exponential, linear
 from trpl.errors import ConvergenceError
 from trpl.integrations.sb3 import TRPL
+from trpl.integrations.sb3.reading import log_prob, predicted
 
 SMALL = {"n_steps": 32, "batch_size": 16, "n_epochs": 2, "n_epochs_vf": 1, "device": "cpu", "seed": 0}
 EAGER = SMALL | {"learning_rate": 0.03, "n_epochs": 8}  # large steps, so that every bound binds
@@ -316,6 +317,8 @@ def test_it_learns_a_known_answer():
         ({"entropy_schedule": "steps"}, "entropy_schedule must be one of"),
         ({"batch_size": 31}, "minibatch of one sample"),
         ({"policy_kwargs": {"covariance": "low-rank"}}, "covariance must be one of"),
+        ({"use_sde": True, "policy_kwargs": {"contextual": True}}, "leave out covariance and contextual"),
+        ({"use_sde": True, "policy_kwargs": {"squash_output": True}}, "no actions before squashing"),
     ],
 )
 def test_what_cannot_be_is_refused(settings, message):
@@ -392,6 +395,44 @@ def test_stable_baselines_own_gaussian_policy():
     assert found["train/after_mean_max"] <= 0.03 * 1.001
     assert found["train/after_cov"] == pytest.approx(1e-3, rel=0.01)  # its one deviation is set to the projected one
     assert found["train/std"] == pytest.approx(model.policy.log_std.exp().mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["MlpPolicy", ActorCriticPolicy])
+@pytest.mark.parametrize("projection", ["kl", "w2", "frobenius", "kl-joint"])
+def test_noise_that_depends_on_the_state(policy, projection, tmp_path):
+    settings = {"use_sde": True, "sde_sample_freq": 4, "projection": projection}
+    model = TRPL(policy, target_env(2), **EAGER | settings)
+    noise = model.policy.log_std.detach().clone()
+    seen = []
+
+    def compare(m):  # Stable-Baselines3's density of the actions, as its PPO would compute it
+        data = next(m.rollout_buffer.get(batch_size=None))
+        seen.append(m.policy.evaluate_actions(data.observations, data.actions)[1])
+        assert torch.allclose(log_prob(predicted(m.policy, data.observations), data.actions), seen[-1], atol=1e-5)
+        assert torch.allclose(data.old_log_prob, seen[-1], atol=1e-4)
+
+    model.learn(128, callback=AtEachRollout(compare))
+    found = model.logger.name_to_value
+    assert len(seen) == 2
+    assert found["train/after_mean_max"] <= (0.031 if projection == "kl-joint" else 0.03) * 1.001
+    assert found["train/before_mean_max"] > found["train/after_mean_max"]
+    assert not torch.equal(noise, model.policy.log_std)
+    model.save(tmp_path / "model")
+    loaded = TRPL.load(tmp_path / "model", env=target_env(2))
+    assert_same(weights(loaded), weights(model))
+    assert loaded.learn(64).use_sde
+
+
+def test_the_deviation_of_a_state_is_that_of_its_noise():
+    model = TRPL("MlpPolicy", target_env(), **SMALL, use_sde=True)
+    observation = torch.tensor([[0.3, -0.7]])
+    drawn = []
+    for _ in range(4000):
+        model.policy.reset_noise()
+        drawn.append(model.policy(observation)[0].detach())
+    mean, std = predicted(model.policy, observation)
+    assert std.shape == mean.shape  # one for each state, and not one for all
+    assert torch.cat(drawn).std(0) == pytest.approx(std[0].detach(), rel=0.05)
 
 
 @pytest.mark.parametrize("projection", ["w2", "frobenius"])

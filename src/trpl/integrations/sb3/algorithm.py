@@ -24,7 +24,7 @@ from torch import Tensor
 from trpl.errors import ConvergenceError
 from trpl.families import Policy, entropy, family_of, kl
 from trpl.gaussians import DiagGaussian, FullGaussian
-from trpl.integrations.sb3.policies import WITHOUT_SDE, CnnPolicy, MlpPolicy, MultiInputPolicy
+from trpl.integrations.sb3.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
 from trpl.integrations.sb3.reading import add_optimisers, log_prob, predicted, settle, value_optimizer
 from trpl.integrations.trust_region import TrustRegion
 from trpl.losses import squared_error, trust_region_loss
@@ -73,6 +73,9 @@ class TRPL(OnPolicyAlgorithm):
         gae_lambda: λ of the generalised advantage estimate.
         ent_coef: Weight of an entropy bonus.
         normalize_advantage: Whether to normalise advantages in each minibatch.
+        use_sde: Explore with noise that depends on the state (gSDE), as PPO does. The trust region is that of each
+            state's Gaussian, which is what the ratio is computed from.
+        sde_sample_freq: Draw that noise anew after so many steps; -1 draws it once per rollout.
         rollout_buffer_class: See Stable-Baselines3.
         rollout_buffer_kwargs: See Stable-Baselines3.
         stats_window_size: See Stable-Baselines3.
@@ -114,6 +117,8 @@ class TRPL(OnPolicyAlgorithm):
         gae_lambda: float = 0.95,
         ent_coef: float = 0.0,
         normalize_advantage: bool = True,
+        use_sde: bool = False,
+        sde_sample_freq: int = -1,
         rollout_buffer_class: Any = None,
         rollout_buffer_kwargs: dict[str, Any] | None = None,
         stats_window_size: int = 100,
@@ -137,8 +142,8 @@ class TRPL(OnPolicyAlgorithm):
             ent_coef=ent_coef,
             vf_coef=1.0,
             max_grad_norm=0.0,
-            use_sde=False,
-            sde_sample_freq=-1,
+            use_sde=use_sde,
+            sde_sample_freq=sde_sample_freq,
             rollout_buffer_class=rollout_buffer_class,
             rollout_buffer_kwargs=rollout_buffer_kwargs,
             stats_window_size=stats_window_size,
@@ -353,7 +358,6 @@ INSTEAD = {
     "clip_range_vf": "the value function is fitted apart: learning_rate_vf and n_epochs_vf",
     "vf_coef": "the value function has an optimiser of its own: learning_rate_vf and n_epochs_vf",
     "max_grad_norm": "gradients are not clipped: the layer bounds the step",
-    **dict.fromkeys(("use_sde", "sde_sample_freq"), WITHOUT_SDE),
     "bound": "with projection='kl-joint' the bound is mean_bound + cov_bound",
     "mean_eps": "it is called mean_bound",
     "cov_eps": "it is called cov_bound",

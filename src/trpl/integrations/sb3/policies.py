@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.distributions import Distribution
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.preprocessing import get_action_dim
 from stable_baselines3.common.torch_layers import CombinedExtractor, NatureCNN
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import Tensor, nn
@@ -23,10 +24,6 @@ from trpl.policies.weights import SPREADS
 from trpl.types import cast
 
 SPREAD_GAIN = 0.01
-WITHOUT_SDE = (
-    "noise that depends on the state between updates has no trust region: policy_kwargs={'contextual': True}"
-    " gives a standard deviation for each state instead"
-)
 
 
 class GaussianDistribution(Distribution):
@@ -70,7 +67,7 @@ class MlpPolicy(ActorCriticPolicy):
     """A Gaussian for `Box` actions with a diagonal or full covariance, shared or `contextual`.
 
     The covariance is parametrised as in `trpl.policies.covariances`; initial standard deviations are exp(log_std_init).
-    For other actions, and otherwise, it is an `ActorCriticPolicy`.
+    For other actions, with `use_sde`, and otherwise, it is an `ActorCriticPolicy`.
     """
 
     def __init__(
@@ -90,8 +87,12 @@ class MlpPolicy(ActorCriticPolicy):
             raise ValueError(f"covariance must be one of {', '.join(SPREADS)}, not {covariance!r}")
         if not isinstance(action_space, spaces.Box) and (contextual or covariance != "diagonal"):
             raise ValueError(f"covariance and contextual are for Box actions, and these are {action_space}")
-        if kwargs.get("use_sde"):
-            raise ValueError(f"use_sde: {WITHOUT_SDE}")
+        if kwargs.get("use_sde") and (contextual or covariance != "diagonal"):
+            raise ValueError(
+                "use_sde has a covariance of its own, diagonal per state: leave out covariance and contextual"
+            )
+        if kwargs.get("squash_output"):
+            raise ValueError("squash_output: the buffer has no actions before squashing, which a ratio needs")
         if optimizer_kwargs is None and optimizer_class is torch.optim.Adam:
             optimizer_kwargs = {"eps": 1e-5, "fused": True}
         self.covariance, self.contextual = covariance, contextual
@@ -111,10 +112,10 @@ class MlpPolicy(ActorCriticPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)
-        if not isinstance(self.action_space, spaces.Box):
+        if not self._own_covariance:
             return
         del self.log_std
-        dim = math.prod(self.action_space.shape)
+        dim = get_action_dim(self.action_space)
         initial = torch.zeros(covariances.spread_size(self.covariance, dim))
         initial[:dim] = covariances.raw_from_positive(torch.tensor(math.exp(self.log_std_init)))
         if self.contextual:
@@ -126,8 +127,13 @@ class MlpPolicy(ActorCriticPolicy):
             self.spread = nn.Parameter(initial)
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
+    @property
+    def _own_covariance(self) -> bool:
+        """Whether the covariance is one of this module, and not Stable-Baselines3's noise that depends on the state."""
+        return isinstance(self.action_space, spaces.Box) and not self.use_sde
+
     def gaussian(self, obs: PyTorchObs) -> Gaussian[Tensor]:
-        """Predict the Gaussian of each observation, for `Box` actions.
+        """Predict the Gaussian of each observation, for `Box` actions without `use_sde`.
 
         Args:
             obs: A batch of observations.
@@ -146,12 +152,12 @@ class MlpPolicy(ActorCriticPolicy):
         Args:
             projected: The projected policy; policies without a shared covariance are left unchanged.
         """
-        if isinstance(self.action_space, spaces.Box) and not self.contextual:
+        if self._own_covariance and not self.contextual:
             shared = covariances.share_covariance(cast("Gaussian[Tensor]", projected))
             self.spread.copy_(covariances.raw_from(shared))
 
     def _get_action_dist_from_latent(self, latent_pi: Tensor) -> Distribution:
-        if not isinstance(self.action_space, spaces.Box):
+        if not self._own_covariance:
             return super()._get_action_dist_from_latent(latent_pi)
         raw = self.spread_net(latent_pi) if self.contextual else self.spread
         return GaussianDistribution(covariances.gaussian(self.action_net(latent_pi), raw, self.covariance))

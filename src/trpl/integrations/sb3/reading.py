@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trpl import families
 from trpl.families import Bernoulli, Categorical, Policy, Product
 from trpl.gaussians import DiagGaussian
-from trpl.integrations.sb3.policies import WITHOUT_SDE, GaussianDistribution
+from trpl.integrations.sb3.policies import GaussianDistribution
 from trpl.policies.covariances import share_covariance
 from trpl.types import cast
 
@@ -41,11 +41,10 @@ def value_of(distribution: d.Distribution) -> Policy[Tensor]:
     inner: Any = getattr(distribution, "distribution", None)
     if isinstance(distribution, GaussianDistribution):
         return distribution.gaussian
-    if isinstance(distribution, d.StateDependentNoiseDistribution):
-        raise ValueError(f"use_sde: {WITHOUT_SDE}")
-    if isinstance(distribution, d.SquashedDiagGaussianDistribution):
+    noise = isinstance(distribution, d.StateDependentNoiseDistribution)
+    if isinstance(distribution, d.SquashedDiagGaussianDistribution) or (noise and distribution.bijector is not None):
         raise ValueError("a squashed Gaussian does not store actions before squashing, which a ratio needs")
-    if isinstance(distribution, d.DiagGaussianDistribution):
+    if isinstance(distribution, d.DiagGaussianDistribution) or noise:  # the noise of one state is a Gaussian
         return DiagGaussian(inner.mean, inner.stddev)
     if isinstance(distribution, d.CategoricalDistribution):
         return Categorical(inner.logits)
@@ -77,7 +76,7 @@ def settle(policy: ActorCriticPolicy, projected: Policy[Tensor]) -> bool:
 def _shares_log_std(policy: ActorCriticPolicy) -> bool:
     """Tell whether the deviation is the parameter that Stable-Baselines3 itself makes."""
     plain = type(policy)._get_action_dist_from_latent is ActorCriticPolicy._get_action_dist_from_latent
-    return plain and isinstance(getattr(policy, "log_std", None), nn.Parameter)
+    return plain and not policy.use_sde and isinstance(getattr(policy, "log_std", None), nn.Parameter)
 
 
 def add_optimisers(policy: ActorCriticPolicy, lr_schedule: Schedule) -> None:
