@@ -154,6 +154,16 @@ def test_the_loss_adds_the_regression_and_projects(tmp_path):
     assert torch.isfinite(gradient).all()
 
 
+def test_pessimism_in_a_vanishing_region_is_trls_vanishing_clip(tmp_path):
+    """Both are min(A, r A) then."""
+    ours = trust_region(tmp_path, trust_region_bound=1e-6, regression_weight=0.0, pessimism=True)
+    inputs = batch(ours)
+    theirs = grpo(tmp_path, copy_of(ours), epsilon=1e-6)
+    found, wanted = loss_and_gradient(ours, inputs), loss_and_gradient(theirs, inputs)
+    torch.testing.assert_close(found[0], wanted[0], rtol=0.0, atol=2e-3)
+    assert (found[1] - wanted[1]).norm() < 0.02 * wanted[1].norm()
+
+
 def test_tokens_of_tools_have_no_trust_region_and_no_loss(tmp_path):
     trainer = trust_region(tmp_path, trust_region_bound=1e-3)
     inputs = batch(trainer)
@@ -274,22 +284,12 @@ def test_the_head_gives_the_models_own_logits(name):
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_lora_on_the_head_counts_and_other_adapters_there_are_refused():
-    torch.manual_seed(0)
-    ids = torch.randint(2, SIZES["vocab_size"], (2, 5))
-    every = torch.arange(SIZES["vocab_size"]).expand(2, 5, -1)
-    network = get_peft_model(model(), LoraConfig(r=4, target_modules=["lm_head"], init_lora_weights=False)).eval()
+def test_a_head_that_peft_saves_is_the_trained_one():
+    network = get_peft_model(model(), LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"]))
     inner = network.get_base_model()
-    hidden = inner.base_model(ids).last_hidden_state
-    found = score_kept(hidden, head_of(inner), every).policy.log_probs[..., :-1]
-    torch.testing.assert_close(found, network(ids).logits.log_softmax(-1), rtol=1e-4, atol=1e-5)
-    found.square().sum().backward()
-    assert inner.lm_head.lora_A["default"].weight.grad.abs().max() > 0.0
+    assert head_of(inner).weight is inner.lm_head.modules_to_save["default"].weight
     with network.disable_adapter():
-        assert head_of(inner).weight is inner.lm_head.weight
-    network = get_peft_model(model(), LoraConfig(r=4, target_modules=["lm_head"], use_dora=True))
-    with pytest.raises(ValueError, match="only LoRA is known"):
-        head_of(network.get_base_model())
+        assert head_of(inner).weight is inner.lm_head.original_module.weight
 
 
 # The seam -------------------------------------------------------------------------------------------------------------
@@ -351,6 +351,12 @@ def test_an_old_policy_that_trl_does_not_return_is_missed(tmp_path, monkeypatch)
     monkeypatch.setattr(GRPOTrainer, "_generate_and_score_completions", forgetful)
     with pytest.raises(RuntimeError, match=OLD):
         batch(trust_region(tmp_path))
+
+
+def test_trl_refuses_adapters_on_the_head_itself(tmp_path):
+    """Their weights are not in `lm_head.weight`, all that the adapter reads."""
+    with pytest.raises(ValueError, match="PEFT adapter to `lm_head`"):
+        trust_region(tmp_path, peft_config=LoraConfig(r=4, target_modules=["lm_head"]))
 
 
 def test_trls_own_head_still_leaves_the_forward_to_others():

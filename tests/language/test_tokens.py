@@ -145,6 +145,35 @@ def test_loss_on_paper():
     assert float(found.loss) == pytest.approx(-2.0 * 2 * p + 3.0 * regression, abs=5e-3)
 
 
+def test_pessimism_takes_the_smaller_gain_and_leads_tokens_back():
+    predicted, old = random_policies(scale=2.0)
+    logits = predicted.log_probs.clone().requires_grad_()
+    predicted = SparseCategorical(predicted.ids, logits.log_softmax(-1))
+    advantages = torch.randn(len(old.ids), dtype=torch.float64)
+    plain = trust_region_loss(predicted, old, advantages, bound=BOUND, regression_weight=0.0)
+    careful = trust_region_loss(predicted, old, advantages, bound=BOUND, regression_weight=0.0, pessimism=True)
+    free = -advantages * (predicted.log_probs - old.log_probs)[:, 0].exp()
+    torch.testing.assert_close(careful.loss, torch.maximum(plain.loss, free))
+    assert torch.equal(careful.projected_kl, plain.projected_kl)
+    against = free > plain.loss
+    assert 20 < against.sum() < plain.projected.sum()
+    found, wanted = (
+        torch.autograd.grad(loss[against].sum(), logits, retain_graph=True)[0] for loss in (careful.loss, free)
+    )
+    torch.testing.assert_close(found, wanted)
+
+
+def test_without_pessimism_two_classes_on_the_bound_have_no_gradient():
+    logits = torch.tensor([[0.9, 0.1]]).double().log().requires_grad_()
+    predicted, old = policies(logits, torch.tensor([[0.5, 0.5]]).double().log())
+    for pessimism, slope in ((False, 0.0), (True, 2.0 * 0.9 * 0.1)):  # of p/½ in its logit: 2 p (1 − p)
+        found = trust_region_loss(
+            predicted, old, -torch.ones(1).double(), bound=0.1, regression_weight=0.0, pessimism=pessimism
+        )
+        (gradient,) = torch.autograd.grad(found.loss.sum(), logits, retain_graph=True)
+        assert gradient[0].tolist() == pytest.approx([slope, -slope], abs=1e-7)
+
+
 def test_without_a_bound_it_is_the_plain_ratio():
     predicted, old = random_policies(scale=3.0)
     advantages = torch.randn(len(old.ids), dtype=torch.float64)

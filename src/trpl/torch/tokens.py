@@ -4,6 +4,11 @@ Per token, with π the network, π_old the policy that sampled and π̃ the proj
 rest (Becker, Freymuth, Thilges, Otto, Neumann: "TROLL", 2025):
 
     loss = −π̃(a)/π_old(a) · A + α KL(π ‖ stop-gradient(π̃)),    KL(π̃ ‖ π_old) ≤ ε.
+
+On the bound π̃ stays where it is when π moves straight in or out, so a token that other tokens have pushed against its
+own advantage gets no gradient back. The pessimistic loss gives it one, as PPO's minimum does for a clipped ratio:
+
+    loss = −min(π̃(a) A, π(a) A)/π_old(a) + α KL(π ‖ stop-gradient(π̃)).
 """
 
 from __future__ import annotations
@@ -42,7 +47,7 @@ class TokenLoss(NamedTuple):
 
     Attributes:
         loss: −π̃(a)/π_old(a) · A + α KL(π‖π̃).
-        ratio: π̃(a)/π_old(a), a constant.
+        ratio: π̃(a)/π_old(a), a constant; with pessimism π(a)/π_old(a) where that promises less.
         regression: KL(π‖π̃), a constant.
         kl: KL(π‖π_old), a constant.
         projected_kl: KL(π̃‖π_old), a constant, at most the bound.
@@ -84,6 +89,20 @@ def project_tokens(
     return ProjectedTokens(projected, layer.penalty(predicted, projected), kl, after, kl > bound)
 
 
+def pessimistic(projected: Tensor, predicted: Tensor, advantages: Tensor) -> Tensor:
+    """Choose between the two log-probabilities of each sampled token the one that promises less.
+
+    Args:
+        projected: log π̃(a).
+        predicted: log π(a).
+        advantages: One per token.
+
+    Returns:
+        log π(a) of the tokens that the network moved beyond the bound against their advantage, log π̃(a) of all others.
+    """
+    return torch.where((predicted - projected) * advantages < 0.0, predicted, projected)
+
+
 def trust_region_loss(
     predicted: SparseCategorical[Tensor],
     old: SparseCategorical[Tensor],
@@ -91,6 +110,7 @@ def trust_region_loss(
     *,
     bound: float = 0.05,
     regression_weight: float = 1.0,
+    pessimism: bool = False,
     mask: Tensor | None = None,
 ) -> TokenLoss:
     """Compute the loss of each token, for the training loop to average.
@@ -101,6 +121,8 @@ def trust_region_loss(
         advantages: One per token, or anything that broadcasts to `[*batch]`.
         bound: ε.
         regression_weight: α.
+        pessimism: Whether to take the smaller of π̃(a) A and π(a) A, which leads back the tokens that moved against
+            their advantage.
         mask: `[*batch]`, whether to train on a token; other tokens may hold anything and get 0.
 
     Returns:
@@ -116,7 +138,10 @@ def trust_region_loss(
     advantages = advantages.expand(shape)[chosen]
     predicted, old = (SparseCategorical(p.ids[chosen], p.log_probs[chosen]) for p in (predicted, old))
     found = project_tokens(predicted, old, bound=bound)
-    ratio = (found.policy.log_probs[:, 0] - old.log_probs[:, 0].detach()).exp()
+    sampled = found.policy.log_probs[:, 0]
+    if pessimism:
+        sampled = pessimistic(sampled, predicted.log_probs[:, 0], advantages)
+    ratio = (sampled - old.log_probs[:, 0].detach()).exp()
     loss = regression_weight * found.regression - ratio * advantages
     values = (loss, ratio.detach(), found.regression.detach(), found.kl, found.projected_kl)
     spread = [value.new_zeros(shape).masked_scatter(chosen, value) for value in values]

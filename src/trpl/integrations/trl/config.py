@@ -1,4 +1,4 @@
-"""The settings of GRPO with a trust region: those of `trl`, four more, and no clip by default."""
+"""The settings of GRPO with a trust region: those of `trl`, five more, and no clip by default."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ class TrustRegionGRPOConfig(GRPOConfig):
     Attributes:
         trust_region_bound: ε, the largest KL of a token's projected policy to the old one; `inf` switches it off.
         regression_weight: α, the weight of KL(network ‖ projected policy), which pulls the network into the region.
+        pessimism: Take the smaller gain of the projected and the network's own ratio, as PPO's minimum does, so that
+            tokens that moved against their advantage are led back.
         kept_tokens: Ids kept per token, including the sampled one; all others are lumped into one class.
         kept_mass: Keep only as many of them as hold this probability under the old policy.
         epsilon: The ratio's clip, off by default; a number clips the projected ratio as well.
@@ -30,6 +32,9 @@ class TrustRegionGRPOConfig(GRPOConfig):
     )
     regression_weight: float = field(
         default=1.0, metadata={"help": "Weight of the KL divergence of the network to its projected policy."}
+    )
+    pessimism: bool = field(
+        default=False, metadata={"help": "Take the smaller gain of the projected and the network's own ratio."}
     )
     kept_tokens: int = field(
         default=64, metadata={"help": "Ids kept per token, with the sampled one; all others are one more class."}

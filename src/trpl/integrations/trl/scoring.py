@@ -101,13 +101,12 @@ def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
     """Return the vocabulary head of a causal language model, as its configuration describes it.
 
     Raises:
-        ValueError: A model without a vocabulary head, with a matrix that DeepSpeed ZeRO-3 has partitioned, or with an
-            adapter on its head other than LoRA.
+        ValueError: A model without a vocabulary head, or with a matrix that DeepSpeed ZeRO-3 has partitioned.
     """
     output = model.get_output_embeddings()
     if output is None:
         raise ValueError(f"{type(model).__name__} has no output embeddings; it must be a causal language model")
-    weight, bias = adapted(output), getattr(output, "bias", None)
+    weight, bias = output.weight, getattr(output, "bias", None)
     if hasattr(weight, "ds_id"):
         raise ValueError("the output embedding is partitioned by DeepSpeed ZeRO-3, which is not supported")
     gather = getattr(weight, "full_tensor", None)
@@ -121,23 +120,6 @@ def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
         softcap=getattr(config, "final_logit_softcapping", None),
         temperature=temperature,
     )
-
-
-def adapted(output: Any) -> Tensor:
-    """Return the vocabulary matrix including LoRA on the head itself, which trl's own head omits.
-
-    Raises:
-        ValueError: The head has another kind of adapter.
-    """
-    if not hasattr(output, "base_layer") or output.disable_adapters or output.merged:
-        return output.weight
-    ups, variants = getattr(output, "lora_B", {}), getattr(output, "lora_variant", {})
-    if any(name not in ups or ups[name].bias is not None or name in variants for name in output.active_adapters):
-        raise ValueError(f"{type(output).__name__} on the vocabulary head: of PEFT's adapters only LoRA is known there")
-    weight: Tensor = output.weight
-    for name in output.active_adapters:
-        weight = weight + output.get_delta_weight(name)
-    return weight
 
 
 def logit_scale(config: PretrainedConfig) -> float:

@@ -19,7 +19,7 @@ from trpl.families.sparse import SparseCategorical
 from trpl.integrations.trl.config import TrustRegionGRPOConfig
 from trpl.integrations.trl.scoring import Choose, Chosen, Score, Scored, Scorer, add_kept_scores, scatter
 from trpl.integrations.trl.watching import Watch
-from trpl.torch.tokens import ProjectedTokens, project_tokens
+from trpl.torch.tokens import ProjectedTokens, pessimistic, project_tokens
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -121,6 +121,7 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
         args, mask = self._settings, inputs["completion_mask"]
         mask = mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
         request = Score(SparseCategorical(inputs[IDS], inputs[LOG_PROBS]), mask.bool())
+        advantages = inputs["advantages"].reshape(len(mask), -1)  # of the sequences, or of their tokens
         found: list[tuple[ProjectedTokens, SparseCategorical[Tensor], Tensor]] = []
 
         def read(scored: Scored, rows: slice) -> Tensor:
@@ -128,7 +129,11 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
             predicted = SparseCategorical(old.ids, scored.log_probs)
             tokens = project_tokens(predicted, old, bound=args.trust_region_bound)
             found.append((tokens, predicted, scored.mask))
-            return scatter(tokens.policy.log_probs[:, 0], scored.mask)
+            sampled = tokens.policy.log_probs[:, 0]
+            if args.pessimism:
+                gains = advantages[rows].expand(scored.mask.shape).to(sampled)[scored.mask]
+                sampled = pessimistic(sampled, scored.log_probs[:, 0], gains)
+            return scatter(sampled, scored.mask)
 
         self._next_scorer = lambda model, num: Scorer(model, request, read)
         loss = super()._compute_loss(model, inputs)
