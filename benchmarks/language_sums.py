@@ -4,14 +4,17 @@
     python benchmarks/language_sums.py compare --out results/language/sums.json     the best of each on other seeds
     python benchmarks/language_sums.py table      results/language/*.json → docs/generated/language.md
 
-The loop is that of examples/language_loop.py: 128 answers per batch, four optimiser steps on each. The search trains
-every learning rate with every setting of the loss on two seeds that are not used again; the best mean reward wins.
+The loop is that of examples/language_loop.py: 512 answers per batch, four optimiser steps on each, rewards per digit.
+The search trains every learning rate with every setting of the loss on two seeds that are not used again; the best mean
+reward over a run wins.
 """
 
 import argparse
 import copy
+import functools
 import json
 import sys
+from collections.abc import Iterable
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -29,29 +32,42 @@ from trpl import SparseCategorical  # noqa: E402
 from trpl.torch.tokens import TokenLoss, trust_region_loss  # noqa: E402
 
 RESULTS, TABLE = ROOT / "results" / "language", ROOT / "docs" / "generated" / "language.md"
-RATES = (3e-4, 6e-4, 1e-3)
+RATES = (6e-4, 1e-3, 1.5e-3)
 SETTINGS: dict[str, list[dict[str, float]]] = {  # of the losses: as many for one as for the other
-    "clipping": [{"clip": clip} for clip in (0.02, 0.05, 0.1, 0.2, 0.4)],
+    "clipping": [
+        {"clip": 0.05},
+        {"clip": 0.1},
+        {"clip": 0.15},
+        {"clip": 0.2},
+        {"clip": 0.1, "clip_high": 0.2},
+        {"clip": 0.15, "clip_high": 0.3},
+    ],
     "trust region": [
-        {"bound": bound, "regression_weight": weight}
-        for bound, weight in (
-            (0.003, 1.0),
-            (0.01, 1.0),
-            (0.01, 4.0),
-            (0.05, 1.0),
-            (0.05, 4.0),
-        )
+        {"bound": 0.003, "regression_weight": 0.0, "pessimism": True},
+        {"bound": 0.01, "regression_weight": 0.0, "pessimism": True},
+        {"bound": 0.02, "regression_weight": 0.0, "pessimism": True},
+        {"bound": 0.01, "regression_weight": 0.1, "pessimism": True},
+        {"bound": 0.02, "regression_weight": 0.3, "pessimism": True},
+        {"bound": 0.01, "regression_weight": 0.3},
     ],
 }
-WORDS = {"clip": "clip", "bound": "ε", "regression_weight": "α"}
-NUM_BATCHES, SEARCH_SEEDS = 50, (100, 101)
+WORDS = {"clip": "clip {:g}", "clip_high": "{:g} above", "bound": "ε = {:g}", "regression_weight": "α = {:g}"}
+NUM_BATCHES, SEARCH_SEEDS, FIRST_SEED = 50, (100, 101), 10
 
 
-def clipped(predicted: SparseCategorical, old: SparseCategorical, advantages: Tensor, *, clip: float) -> TokenLoss:
+def clipped(
+    predicted: SparseCategorical,
+    old: SparseCategorical,
+    advantages: Tensor,
+    *,
+    clip: float,
+    clip_high: float | None = None,
+) -> TokenLoss:
     """PPO's loss per token, with the diagnostics of a trust region that is nowhere in force."""
     found = trust_region_loss(predicted, old, advantages, bound=float("inf"), regression_weight=0.0)
     ratio = (predicted.log_probs[..., 0] - old.log_probs[..., 0]).exp()
-    return found._replace(loss=-torch.min(ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages))
+    held = ratio.clamp(1.0 - clip, 1.0 + (clip if clip_high is None else clip_high))
+    return found._replace(loss=-torch.min(ratio * advantages, held * advantages))
 
 
 def loss_of(method: str, settings: dict[str, float]) -> Loss:
@@ -59,27 +75,36 @@ def loss_of(method: str, settings: dict[str, float]) -> Loss:
 
 
 def learn(method: str, settings: dict[str, float], rate: float, seed: int, model: torch.nn.Module) -> dict[str, Any]:
-    """One run from a copy of the model: mean reward on the way, success at the end, the largest KL of any token."""
+    """One run from a copy of the model: mean reward on the way, success at the end, KL of tokens."""
     model = copy.deepcopy(model)
     before = success(model)
     torch.manual_seed(1000 + seed)
     found = improve(model, NUM_BATCHES, loss_of(method, settings), learning_rate=rate, verbose=False)
     row = {"method": method, "settings": settings, "learning_rate": rate, "seed": seed, "batches": NUM_BATCHES}
-    row |= {"kept_tokens": KEPT_TOKENS, "reward": float(np.mean(found.shares)), "success_before": before}
-    row |= {"success": found.success, "kl_max": found.kl_max, "projected_kl_max": found.projected_kl_max}
+    row |= {"kept_tokens": KEPT_TOKENS, "reward": float(np.mean(found.rewards)), "success_before": before}
+    row |= {name: value for name, value in found._asdict().items() if name != "rewards"}
     print(json.dumps(row), flush=True)
     return row
 
 
-def search() -> list[dict[str, Any]]:
+def learn_all(runs: Iterable[tuple[str, dict[str, float], float, int]], out: Path) -> None:
+    """Train what is not yet in the file, and add it there run by run, so that a stopped search goes on."""
+    rows = json.loads(out.read_text()) if out.exists() else []
+    done = [(row["method"], row["settings"], row["learning_rate"], row["seed"]) for row in rows]
+    models = functools.cache(pretrained)
+    for run in runs:
+        if run not in done:
+            rows.append(learn(*run, models(run[-1])))
+            out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def settings_of(method: str) -> Iterable[tuple[dict[str, float], float]]:
+    return product(SETTINGS[method], RATES)
+
+
+def search(out: Path) -> None:
     """Every learning rate with every setting of the loss."""
-    models = {seed: pretrained(seed) for seed in SEARCH_SEEDS}
-    return [
-        learn(method, settings, rate, seed, model)
-        for method in SETTINGS
-        for settings, rate in product(SETTINGS[method], RATES)
-        for seed, model in models.items()
-    ]
+    learn_all(((m, *pair, seed) for seed in SEARCH_SEEDS for m in SETTINGS for pair in settings_of(m)), out)
 
 
 def reward_of(tried: list[dict[str, Any]], method: str, settings: dict[str, float], rate: float) -> float:
@@ -88,15 +113,11 @@ def reward_of(tried: list[dict[str, Any]], method: str, settings: dict[str, floa
     return float(np.mean([r["reward"] for r in tried if (r["method"], r["settings"], r["learning_rate"]) == wanted]))
 
 
-def compare(num_seeds: int) -> list[dict[str, Any]]:
+def compare(out: Path, num_seeds: int) -> None:
     """The best of the search for each method, on seeds of their own."""
     tried = json.loads((RESULTS / "search.json").read_text())
-    best = [
-        (method, *max(product(SETTINGS[method], RATES), key=lambda pair: reward_of(tried, method, *pair)))
-        for method in SETTINGS
-    ]
-    models = {seed: pretrained(seed) for seed in range(num_seeds)}
-    return [learn(*settings, seed, model) for seed, model in models.items() for settings in best]
+    best = [(m, *max(settings_of(m), key=lambda pair: reward_of(tried, m, *pair))) for m in SETTINGS]
+    learn_all(((*settings, seed) for seed in range(FIRST_SEED, FIRST_SEED + num_seeds) for settings in best), out)
 
 
 def write_table() -> None:
@@ -109,7 +130,7 @@ def write_table() -> None:
         lines.append("")
     rows = json.loads((RESULTS / "sums.json").read_text())
     lines += [
-        "| sums | seeds | success before | mean reward | success after | largest KL of a token | in the loss |",
+        "| sums | seeds | success before | mean reward | success after | largest KL of a token | of its projection |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for method in SETTINGS:
@@ -132,7 +153,8 @@ def write_table() -> None:
 
 
 def in_words(method: str, settings: dict[str, float]) -> str:
-    return ", ".join([method, *(f"{WORDS[name]} = {value:g}" for name, value in settings.items())])
+    values = [WORDS[name].format(value) for name, value in settings.items() if name in WORDS]
+    return ", ".join([method, *values, *(["pessimistic"] if settings.get("pessimism") else [])])
 
 
 def spread(values: list[float]) -> str:
@@ -144,14 +166,15 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("search", "compare", "table"))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="write rows as JSON")
+    parser.add_argument("--out", type=Path, help="JSON of runs; those in it are not repeated")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     if args.what == "table":
-        return write_table()
-    found = search() if args.what == "search" else compare(args.seeds)
-    if args.out:
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+        write_table()
+    elif args.what == "search":
+        search(args.out or RESULTS / "search.json")
+    else:
+        compare(args.out or RESULTS / "sums.json", args.seeds)
 
 
 if __name__ == "__main__":

@@ -80,5 +80,5 @@ def test_a_language_model_learns_in_a_plain_loop():
     module.PRETRAINING_STEPS, module.NUM_GROUPS = 3, 2
     first, second = (module.train(2, seed=1, verbose=False) for _ in range(2))
     assert first == second
-    assert len(first.shares) == 2
-    assert first.projected_kl_max <= 0.05 * (1.0 + 1e-4)
+    assert len(first.rewards) == 2
+    assert first.projected_kl_max <= module.BOUND * (1.0 + 1e-4)
