@@ -32,7 +32,8 @@ def words(settings: dict[str, Any]) -> str:
     """Settings as a configuration has them."""
     flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
     flat |= {name: value for inner in settings.values() if isinstance(inner, dict) for name, value in inner.items()}
-    return ", ".join(f"`{name}` {value:g}" for name, value in flat.items()) or "as the example has them"
+    shown = {name: f"{value:g}" if isinstance(value, int | float) else value for name, value in flat.items()}
+    return ", ".join(f"`{name}` {value}" for name, value in shown.items()) or "as the example has them"
 
 
 def table(found: dict[str, Any]) -> str:

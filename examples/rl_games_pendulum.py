@@ -17,6 +17,7 @@ from rl_games.torch_runner import Runner
 from trpl.integrations.rl_games import register
 
 ALGORITHMS = {"TRPL": "trpl", "PPO": "a2c_continuous"}
+OWN = {"TRPL": {"mini_epochs": 10, "minibatch_size": 256, "lr_schedule": None}, "PPO": {}}  # the layer bounds a step
 MLP = {"units": [64, 64], "activation": "tanh", "initializer": {"name": "default"}}
 MEAN_INITIALIZER = {"name": "default"}
 
@@ -49,7 +50,10 @@ env_configurations.register("pendulum", {"vecenv_type": "PENDULUMS", "env_creato
 
 
 def configuration(agent: str, *, num_epochs: int, seed: int, folder: str, **settings: object) -> dict:
-    """What a user of rl_games writes anyway: `config` has the numbers of its own `ppo_pendulum_torch.yaml`."""
+    """What a user of rl_games writes anyway: `config` has the numbers of its own `ppo_pendulum_torch.yaml`.
+
+    TRPL has more and smaller minibatches at a constant rate: eight steps of the optimiser do not use up a trust region.
+    """
     space = {"mu_activation": "None", "sigma_activation": "None", "fixed_sigma": True}
     space |= {"mu_init": MEAN_INITIALIZER, "sigma_init": {"name": "const_initializer", "val": 0.0}}
     network = {"name": "actor_critic", "separate": True, "space": {"continuous": space}, "mlp": MLP}
@@ -90,7 +94,8 @@ def configuration(agent: str, *, num_epochs: int, seed: int, folder: str, **sett
         "trust_region": {"mean_bound": 0.1, "cov_bound": 0.01},  # few updates and one action: above the defaults
     }
     algorithm = {"algo": {"name": ALGORITHMS[agent]}, "model": {"name": "continuous_a2c_logstd"}}
-    return {"params": {"seed": seed, "torch_threads": 1, "network": network, "config": config | settings} | algorithm}
+    config |= OWN[agent] | settings
+    return {"params": {"seed": seed, "torch_threads": 1, "network": network, "config": config} | algorithm}
 
 
 def train(agent: str = "TRPL", *, steps: int = 100_000, seed: int = 0, folder: str | None = None, **settings: object):
