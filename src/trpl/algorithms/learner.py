@@ -262,7 +262,7 @@ def at_once(first: Callable[[], A], second: Callable[[], B]) -> tuple[A, B]:
     XLA alone gains little from a second core here: it spreads the small operations of each program over its threads.
     In float64 they run in turn, because JAX's switch for it may be set for the calling thread only.
     """
-    if num_cores() < 2 or jax.config.jax_enable_x64:
+    if num_cores() < 2 or jnp.result_type(float) == jnp.float64:
         return first(), second()
     with ThreadPoolExecutor(1) as other:
         pending = other.submit(lambda: jax.block_until_ready(first()))
