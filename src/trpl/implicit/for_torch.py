@@ -21,6 +21,7 @@ from trpl.implicit.attaching import ADAPTERS, checked_solve
 from trpl.implicit.folding import folded, without_axis
 from trpl.implicit.operators import gradients, register, solve_whole, without_autocast
 from trpl.implicit.problems import NO_FORWARD, NO_SECOND, Problem, pulled_back
+from trpl.types import Array
 
 _state: Any = torch._C  # private names, each with a canary in tests/test_engines.py
 _batching: Any = torch
@@ -52,7 +53,7 @@ class _Call(NamedTuple):
     moved: tuple[bool, ...]  # which outputs belong to the node
     inputs: tuple[Any, ...] = ()  # the caller's tensors and numbers
     numbers: tuple[Any, ...] = ()  # constants where the caller gave numbers, else None
-    arrays: tuple[Any, ...] = ()  # inputs, outputs and residuals in NumPy, where they are small
+    arrays: tuple[Array | None, ...] = ()  # inputs, outputs and residuals in NumPy, where they are small
 
     def saved(self, tensors: Sequence[Tensor]) -> list[Any]:
         """Return inputs, outputs and residuals: the tensors that the node saved and the arrays that the call kept."""
