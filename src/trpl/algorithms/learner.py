@@ -122,7 +122,7 @@ class Learner(Generic[C]):
         return Algorithm(self.policy, self.init, self.update(improve, passes=passes))
 
     def update(self, improve: Improve, *, passes: Orders[int | None]) -> Update:
-        """Compile an update in three programs: what the networks learn from, then each network's own epochs.
+        """Compile an update in three programs: prepare the samples, fit the value function, improve the policy.
 
         Orders are drawn on the host; the buffers of the networks and their optimisers are donated.
         """

@@ -224,7 +224,7 @@ class NumpyEngine:
         return _numpy_solve(mT(a) if transpose else a, b)
 
     def _inverse(self, a: np.ndarray) -> np.ndarray:
-        """Invert lower triangular matrices by halves: two products do what half of the entries need."""
+        """Invert lower triangular matrices by blocks: (A 0; C B)⁻¹ = (A⁻¹ 0; −B⁻¹CA⁻¹ B⁻¹)."""
         half = a.shape[-1] // 2
         one, side, two = a[..., :half, :half], a[..., half:, :half], a[..., half:, half:]
         first, second = (self.solve_triangular(x, self.eye(x)) for x in (one, two))

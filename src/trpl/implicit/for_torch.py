@@ -62,9 +62,9 @@ class _Call(NamedTuple):
         return [*found, *self.arrays[len(found) :]]
 
     def constants(self, saved: Sequence[Any]) -> Sequence[Any]:
-        """Return the arrays of the forward pass where they view the saved inputs, as they do unless hooks moved them.
+        """Return the forward pass's NumPy arrays if the saved tensors are still the caller's own, else what was saved.
 
-        PyTorch has compared the versions when it gave out the saved tensors, so that their values are the same.
+        Saved-tensor hooks may have replaced them. PyTorch has checked the versions of `saved`, so values are equal.
         """
         same = self.arrays and all([x is y for x, y in zip(saved, self.inputs, strict=False) if isinstance(y, Tensor)])
         return self.arrays if same else saved
