@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 PLANS = (  # of the paper's tables and figures, of other tasks, and two that came before
     "table1", "table1-more", "early", "early-exact", "entropy", "entropy-kl", "papi", "reacher", "alpha", "late",
-    "humanoid", "discrete", "episodic", "bounds", "long", "first",
+    "humanoid", "switches", "discrete", "episodic", "bounds", "long", "first",
 )  # fmt: skip
-SAME_BITS = ({"9fd6c6c0", "5ed94e12"},)  # commits with the same bits (docs/results.md)
+SAME_BITS = ({"9fd6c6c0", "5ed94e12", "dd4955aa"},)  # commits with the same bits (docs/results.md)
 
 
 class Set(NamedTuple):
@@ -105,30 +105,31 @@ def by_cell(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
     return {cell: [seeds[seed] for seed in sorted(seeds)] for cell, seeds in cells.items()}
 
 
+COLUMNS = {"early": "After a fifth of the budget (20 %)", "final": "Final"}
+
+
 def table1() -> str:
-    """Methods down, tasks across, 20 % and final for each: ours, ours as released, and the paper's."""
-    tasks = paper_table()["tasks"]
-    found = entries()
-    lines = [
-        "| | " + " | ".join(f"{t['name'].removesuffix('-v2')} {c}" for t in tasks.values() for c in ("20 %", "final"))
-    ]
-    lines[0] += " |"
-    lines.append("| --- |" + " ---: |" * (2 * len(tasks)))
+    """The paper's two columns as a table each, methods down and tasks across: ours, ours as released, the paper's."""
+    return "\n".join(f"**{words}**\n\n{column_of_table1(column)}" for column, words in COLUMNS.items())
+
+
+def column_of_table1(column: str) -> str:
+    tasks, found = paper_table()["tasks"], entries()
+    lines = [["", *(task["name"].removesuffix("-v2") for task in tasks.values())], ["---", *["---:"] * len(tasks)]]
     for method in methods():
         if method.row is None:
             continue
         cells = [f"**{method.label}**"]
         for task in tasks:
             entry, paper = found.get((method.name, task)), paper_result(method.name, task)
-            for column in ("early", "final"):
-                parts = [numbers(getattr(entry, column) if entry else None)]
-                if column == "early" and entry and entry.released:
-                    parts.append(f"as released {numbers(entry.released)}")
-                if paper:
-                    parts.append(f"*paper {paper[column][0]} ± {paper[column][1]}*")
-                cells.append("<br>".join(parts))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            parts = [numbers(getattr(entry, column) if entry else None)]
+            if column == "early" and entry and entry.released:
+                parts.append(f"as released {numbers(entry.released)}")
+            if paper:
+                parts.append(f"*paper {paper[column][0]} ± {paper[column][1]}*")
+            cells.append("<br>".join(parts))
+        lines.append(cells)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def other(folder: str) -> str:
@@ -156,7 +157,7 @@ def furthest(run: Run) -> float:
 def numbers(found: Score | None) -> str:
     """Mean ± half the width of Student's interval and the number of seeds; of two, what each has."""
     if found is None:
-        return "not run yet"
+        return "–"
     value, low, high = (float(part) for part in found.estimate)
     count = len(found.seeds)
     if count < 3:

@@ -21,12 +21,19 @@ def make_tables(monkeypatch):
 def test_rows_become_a_table_with_its_command(make_tables, tmp_path):
     rows = [{"what": "kl|w2", "value": 1234.5, "met": True}, {"what": "ppo", "value": 0.0312, "met": None}]
     (tmp_path / "training.json").write_text(json.dumps({"table": rows, "rates": {"kl": 1.0}}))
-    (tmp_path / "layers.json").write_text(json.dumps([{"case": "full", "milliseconds": 7.0}]))
+    case = {"case": "full", "dtype": "float64", "unit": "ratio", "eigvalsh_milliseconds": 5.0, "bound_held": "4e-14"}
+    eager = case | {"host": "eager", "milliseconds": 7.0, "value": 1.4, "bar": 2.0, "met": True}
+    compiled = case | {"host": "compiled", "milliseconds": 8.4, "value": 1.68, "bar": 1.47, "met": False}
+    peer = {"bound_held": "2e-10", "peer_milliseconds": "40–44"}
+    layers = [eager | {"peer_milliseconds": "40–44"}, compiled | peer]
+    (tmp_path / "layers.json").write_text(json.dumps(layers))
     make_tables.main(tmp_path, tmp_path / "out" / "bench.md")
     text = (tmp_path / "out" / "bench.md").read_text()
     assert text.index("### Layers") < text.index("### Training")
     assert "| what | value | bar met |\n| --- | ---: | --- |\n| kl\\|w2 | 1,234 | yes |\n| ppo | 0.0312 | – |" in text
     assert "`python benchmarks/training.py --out bench/training.json`" in text
+    assert "| full | 7 (1.4) | 8.4 (1.2) ✗ | – | 2 | 2e-10 | 40–44 |" in text  # compiled against eager: 8.4 / 7
+    assert (tmp_path / "images" / "layers.svg").exists()
 
 
 def test_plain_values_become_rows(make_tables):
