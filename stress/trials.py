@@ -17,7 +17,7 @@ from generators import HardPairs, Pair
 from trpl import ConvergenceError
 from trpl.engines import NUMPY
 from trpl.families import family_of
-from trpl.projections.joint_kl import entropy_range
+from trpl.projections.joint_kl.solution import entropy_range
 
 NAMED = (ValueError, ConvergenceError)
 RESOLVED = 1e-6  # a bound is resolved where rounding of the result changes its distance by less than this share of it
@@ -67,7 +67,7 @@ def options_for(setting: Setting, hard: HardPairs, seed: list[int]) -> dict[str,
         return named
     named = {"bound": hard.cov_bound}
     if case.entropy:
-        least, greatest = entropy_range(hard.cov_bound.astype(np.float64), pair.dim)
+        least, greatest = entropy_range(NUMPY, hard.cov_bound.astype(np.float64), pair.dim)
         share = rng.uniform(-0.99, 0.99, size=hard.cov_bound.shape)
         least = np.maximum(least, -10.0 * pair.dim)  # a standard deviation of exp(−bound) is no number
         share = np.where(rng.random(share.shape) < 0.1, 0.0, share)

@@ -10,8 +10,6 @@ from typing import TypeAlias
 
 from trpl.engines import engine_of
 from trpl.families import Policy, entropy, family_of
-from trpl.gaussians import DiagGaussian, FullGaussian
-from trpl.projections.joint_kl import entropy_range
 from trpl.types import A, Array, cast
 
 Number: TypeAlias = "float | Array"
@@ -91,12 +89,6 @@ def within_reach(target: A | float, old: Policy[A], bound: A | float) -> A:
     Returns:
         An entropy per state; for Gaussians one per covariance.
     """
-    family = family_of(old)
     e, here = engine_of(*old.arrays), entropy(old)
-    limit = e.asarray(bound, here)
-    if isinstance(old, DiagGaussian | FullGaussian):
-        least, most = entropy_range(limit, old.dim)
-    else:
-        lowest, highest = family.entropy_range(e, old, limit)  # type: ignore[misc]
-        least, most = lowest - here, highest - here
+    least, most = family_of(old).entropy_range(e, old, e.asarray(bound, here))
     return cast("A", here + e.xp.clip(target - here, REACH * least, REACH * most))

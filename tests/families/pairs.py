@@ -101,7 +101,7 @@ def options(kind: Kind, held: str | None, num: int = 6, seed: int = 0, bound: fl
     named = {"bound": np.full(num, bound)}
     if held is not None:
         most = trpl.families.family_of(old).entropy_range(trpl.engines.NUMPY, old, named["bound"])[1]
-        named[held] = trpl.entropy(old) + 0.3 * (most - trpl.entropy(old))
+        named[held] = trpl.entropy(old) + 0.3 * most
     return named
 
 

@@ -18,7 +18,7 @@ def test_slopes_of_the_objective(name, held):
     bound = np.full(3, 0.05)
     _, high = family.entropy_range(E, q, bound)
     here = family.entropy(E, family.make(family.solve(E, p, q, bound, None, "free", whole=True).outputs))
-    target = None if held == "free" else here + 0.3 * (high - here)
+    target = None if held == "free" else here + 0.3 * (family.entropy(E, q) + high - here)
 
     def objective(bound, target):
         found = family.solve(E, p, q, bound, target, held, whole=True)

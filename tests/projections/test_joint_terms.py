@@ -8,7 +8,8 @@ import torch
 
 from trpl import FullGaussian, entropy, kl_parts
 from trpl.engines import torch_engine
-from trpl.projections.joint_kl import entropy_range, newton
+from trpl.projections.joint_kl import newton
+from trpl.projections.joint_kl.solution import entropy_range
 from trpl.projections.joint_kl.terms import FINE, Target, Terms, evaluator
 from trpl.projections.joint_kl.terms import LONGEST_CORRECTION as LONGEST
 from trpl.torch import JointKLProjection
@@ -212,7 +213,7 @@ def test_needles_and_plates_against_finite_differences(constraint):
 def test_the_range_of_entropies_within_a_bound(dim):
     """Both ends scale the old covariance by c with (d/2)(c − 1 − log c) = ε."""
     bounds = torch.as_tensor(np.geomspace(1e-8, 1e3, 40))
-    least, greatest = entropy_range(bounds, dim)
+    least, greatest = entropy_range(E, bounds, dim)
     for change in (least, greatest):
         log_c = 2.0 * change / dim
         torch.testing.assert_close(0.5 * dim * (torch.expm1(log_c) - log_c), bounds, rtol=1e-6, atol=0.0)

@@ -21,8 +21,9 @@ from jax import Array
 from trpl.algorithms.base import Algorithm, Batch, Metrics
 from trpl.algorithms.minibatches import Loss, Orders, adam, draw_orders, fit
 from trpl.cores import num_cores
+from trpl.engines import engine_of
 from trpl.families import Policy, Product, entropy, family_of, kl
-from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, Parts, kl_parts
+from trpl.gaussians import DiagGaussian, FullGaussian, Parts
 from trpl.losses import clipped_squared_error, squared_error
 from trpl.policies.heads import Head
 from trpl.policies.networks import PolicyNetwork, ValueNetwork, Weights
@@ -285,10 +286,8 @@ def from_rows(parts: tuple[Array, ...], like: Policy[Array]) -> Policy[Array]:
 
 def kl_by_parts(policy: Policy[Array], old: Policy[Array]) -> Parts[Array]:
     """Compute KL(policy‖old) by parts; for a non-Gaussian policy all of it is in the mean part."""
-    if isinstance(policy, DiagGaussian | FullGaussian):
-        return kl_parts(policy, cast("Gaussian[Array]", old))
-    whole = kl(policy, old)
-    return Parts(whole, jnp.zeros_like(whole))
+    e = engine_of(*policy.arrays, *old.arrays)
+    return cast("Parts[Array]", family_of(policy).kl_parts(e, policy, old))
 
 
 def learning_rates(config: Config, epoch: Array, *, factor: Array | None = None) -> Rates:

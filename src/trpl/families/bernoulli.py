@@ -60,10 +60,6 @@ class BernoulliFamily(Vectors[Bernoulli]):
     policy: ClassVar = Bernoulli
     entries: ClassVar = "components"
 
-    def split_action(self, p: Bernoulli, x: Array) -> tuple[Array, Array]:
-        """Split off this policy's components from the last axis of an action."""
-        return x[..., : p.dim], x[..., p.dim :]
-
     def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> BernoulliPath:
         return BernoulliPath(predicted[0], old[0])
 

@@ -62,10 +62,6 @@ class BetaFamily(Vectors[Beta]):
     policy: ClassVar = Beta
     entries: ClassVar = "components"
 
-    def split_action(self, p: Beta, x: Array) -> tuple[Array, Array]:
-        """Split off this policy's components from the last axis of an action."""
-        return x[..., : p.dim], x[..., p.dim :]
-
     def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> BetaPath:
         return BetaPath(Shape(*predicted), Shape(*old))
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from trpl.errors import ConvergenceError
 from trpl.families.checks import check_arrays, check_finite, dtype_name
-from trpl.families.protocol import Held, register
+from trpl.families.protocol import Held, Policy, register
 from trpl.gaussians import density, distances
-from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
+from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts
 from trpl.implicit import Like, Solved
+from trpl.natural.gaussian import DiagPath, FullPath
 from trpl.projections.joint_kl import gradient, solution
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class GaussianFamily:
     def _field(self) -> str:
         return "chol" if self.full else "std"
 
-    def make(self, arrays: Sequence[Array]) -> Gaussian:
+    def make(self, arrays: Sequence[Array], like: Policy | None = None) -> Gaussian:
         return FullGaussian(*arrays) if self.full else DiagGaussian(*arrays)
 
     def check_one(self, name: str, p: Gaussian) -> None:
@@ -129,13 +130,28 @@ class GaussianFamily:
             )
 
     def kl(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
-        return sum(distances.kl_parts(e, p, q))  # pyright: ignore[reportReturnType, reportArgumentType]
+        mean, cov = distances.kl_parts(e, p, q)
+        return mean + cov
+
+    def kl_parts(self, e: Engine, p: Gaussian, q: Gaussian) -> Parts:
+        return distances.kl_parts(e, p, q)
+
+    def penalty(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
+        """Leave out a shared covariance: it is set to its projection, not regressed."""
+        return 0.5 * distances.mahalanobis(e, p, q) if p.shares_covariance else self.kl(e, p, q)
 
     def entropy(self, e: Engine, p: Gaussian) -> PerState:
         return density.entropy(e, p)
 
     def log_prob(self, e: Engine, p: Gaussian, x: Vector) -> PerState:
         return density.log_prob(e, p, x)
+
+    def split_action(self, p: Gaussian, x: Array) -> tuple[Array, Array]:
+        return x[..., : p.dim], x[..., p.dim :]
+
+    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> DiagPath | FullPath:
+        """Make the path for a product; on its own a Gaussian has a faster projection."""
+        return (FullPath if self.full else DiagPath).between(e, predicted, old)
 
     def residuals(self, held: Held) -> tuple[Like, ...]:
         batch = tuple(range(5 if held == "free" else 6))
@@ -182,9 +198,7 @@ class GaussianFamily:
         return found.kl_multiplier, found.entropy_multiplier
 
     def entropy_range(self, e: Engine, q: Gaussian, bound: PerState) -> tuple[PerState, PerState]:
-        present = density.entropy(e, q)
-        least, greatest = solution.entropy_range(e, bound, q.dim)
-        return present + least, present + greatest
+        return solution.entropy_range(e, bound, q.dim)
 
 
 DIAGONAL, FULL = GaussianFamily(full=False), GaussianFamily(full=True)

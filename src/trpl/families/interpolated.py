@@ -1,12 +1,13 @@
-"""The joint KL projection of families that interpolate natural parameters: five methods that they share."""
+"""The joint KL projection of families that interpolate natural parameters: methods that they share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 
 from trpl.families.checks import check_arrays
 from trpl.families.protocol import P
+from trpl.gaussians.values import Parts
 from trpl.natural import projection
 from trpl.types import cast
 
@@ -19,13 +20,24 @@ if TYPE_CHECKING:
 
 
 class Interpolated:
-    """The methods of a family with a path between its policies; not meant to be overridden."""
+    """The methods of a family with a path between its policies, and without a covariance to bound by itself."""
 
     if TYPE_CHECKING:
 
         @property
         def cores(self) -> tuple[int, ...]: ...
         def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> Path: ...
+        def kl(self, e: Engine, p: Any, q: Any, /) -> PerState: ...
+        def entropy(self, e: Engine, p: Any, /) -> PerState: ...
+
+    def kl_parts(self, e: Engine, p: Policy, q: Policy) -> Parts:
+        """Compute KL(p‖q), all of it in the mean part."""
+        whole = self.kl(e, p, q)
+        return Parts(whole, e.xp.zeros_like(whole))
+
+    def penalty(self, e: Engine, p: Policy, q: Policy) -> PerState:
+        """Compute KL(p‖q)."""
+        return self.kl(e, p, q)
 
     def residuals(self, held: Held) -> tuple[Like, ...]:
         """Return the shapes of s and, with an entropy, of τ and the active constraints."""
@@ -60,8 +72,10 @@ class Interpolated:
         return projection.multipliers(e, self.between, self.cores, self._inputs(p, q, bound, entropy), held)
 
     def entropy_range(self, e: Engine, q: Policy, bound: PerState) -> tuple[PerState, PerState]:
-        """Return the least and the greatest entropy of any policy within the bound of q."""
-        return projection.entropy_range(e, self.between, self.cores, q.arrays, bound)
+        """Return the least and the greatest H − H(q) of any policy within the bound of q."""
+        here = self.entropy(e, q)
+        least, greatest = projection.entropy_range(e, self.between, self.cores, q.arrays, bound)
+        return least - here, greatest - here
 
 
 class Vectors(Interpolated, Generic[P]):
@@ -80,9 +94,14 @@ class Vectors(Interpolated, Generic[P]):
         """The number of trailing non-batch axes of each array: 1."""
         return (1,) * len(self.policy._fields)
 
-    def make(self, arrays: Sequence[Array]) -> P:
+    def make(self, arrays: Sequence[Array], like: Policy | None = None) -> P:
         """Return the policy with these arrays."""
         return cast("P", self.policy._make(arrays))
+
+    def split_action(self, p: P, x: Array) -> tuple[Array, Array]:
+        """Split off a number per component from the last axis of a product's action."""
+        dim = p.arrays[0].shape[-1]
+        return x[..., :dim], x[..., dim:]
 
     def check_one(self, name: str, p: Policy) -> None:
         """See `trpl.families.protocol.Family.check_one`."""

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from trpl.engines import framework_of
-from trpl.families.bernoulli import BernoulliFamily
-from trpl.families.beta import BetaFamily
-from trpl.families.categorical import CategoricalFamily
 from trpl.families.checks import dtype_name
-from trpl.families.gaussian import GaussianFamily
 from trpl.families.interpolated import Interpolated
-from trpl.families.protocol import Family, Policy, family_of, is_policy, register
+from trpl.families.protocol import Part, Policy, family_of, is_policy, register
 from trpl.implicit.problems import broadcast_shapes
-from trpl.natural.gaussian import DiagPath, FullPath
-from trpl.natural.path import Path, ProductPath
-from trpl.types import A_co, Generic
+from trpl.natural.path import ProductPath, total
+from trpl.types import A_co, Generic, cast
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.types import Array, PerState
+
+X = TypeVar("X")
 
 
 class Product(NamedTuple, Generic[A_co]):
@@ -52,14 +49,11 @@ class Product(NamedTuple, Generic[A_co]):
         return Product(tuple(p.detached() for p in self.parts))
 
 
-PARTS = (GaussianFamily, CategoricalFamily, BernoulliFamily, BetaFamily)
-
-
 @dataclass(frozen=True)
 class ProductFamily(Interpolated):
     """Products of these families; KL and entropy add up, and all parts share one position on the path."""
 
-    families: tuple[Family, ...]
+    families: tuple[Part, ...]
 
     @property
     def words(self) -> str:
@@ -69,24 +63,20 @@ class ProductFamily(Interpolated):
     def cores(self) -> tuple[int, ...]:
         return tuple(core for family in self.families for core in family.cores)
 
-    def _split(self, arrays: Sequence[Array]) -> list[Sequence[Array]]:
+    def _split(self, arrays: Sequence[X]) -> list[Sequence[X]]:
         found, start = [], 0
         for family in self.families:
             found.append(arrays[start : start + len(family.cores)])
             start += len(family.cores)
         return found
 
-    def make(self, arrays: Sequence[Array]) -> Product:
+    def make(self, arrays: Sequence[Array], like: Policy | None = None) -> Product:
         split = zip(self.families, self._split(arrays), strict=True)
         return Product(tuple(family.make(own) for family, own in split))
 
-    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> Path:
-        paths = []
-        for family, p, q in zip(self.families, self._split(predicted), self._split(old), strict=True):
-            if isinstance(family, GaussianFamily):
-                paths.append((FullPath if family.full else DiagPath).between(e, p, q))
-            else:
-                paths.append(family.between(e, p, q))  # pyright: ignore[reportAttributeAccessIssue]
+    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> ProductPath:
+        every = zip(self.families, self._split(predicted), self._split(old), strict=True)
+        paths = [family.between(e, p, q) for family, p, q in every]
         return ProductPath(paths, [len(family.cores) for family in self.families])
 
     def check_one(self, name: str, p: Product) -> None:
@@ -124,24 +114,22 @@ class ProductFamily(Interpolated):
                 raise ValueError(f"part {i}: {error}") from None
 
     def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
-        for family, own in zip(self.families, self._split(projected), strict=True):  # pyright: ignore[reportArgumentType]
+        for family, own in zip(self.families, self._split(projected), strict=True):
             family.accept(e, own)
 
     def kl(self, e: Engine, p: Product, q: Product) -> PerState:
         both = zip(self.families, p.parts, q.parts, strict=True)
-        return sum(family.kl(e, own, other) for family, own, other in both)  # pyright: ignore[reportReturnType]
+        return total(family.kl(e, own, other) for family, own, other in both)
 
     def entropy(self, e: Engine, p: Product) -> PerState:
         """Compute the sum of the parts' entropies, differential and discrete alike."""
         own = zip(self.families, p.parts, strict=True)
-        return sum(family.entropy(e, part) for family, part in own)  # pyright: ignore[reportReturnType]
+        return total(family.entropy(e, part) for family, part in own)
 
     def log_prob(self, e: Engine, p: Product, x: Array | Sequence[Array]) -> PerState:
         """Compute the sum over parts; x is one action per part, or all of them side by side in its last axis."""
-        return sum(  # pyright: ignore[reportReturnType]
-            family.log_prob(e, part, own)
-            for family, part, own in zip(self.families, p.parts, self.actions(p, x), strict=True)
-        )
+        every = zip(self.families, p.parts, self.actions(p, x), strict=True)
+        return total(family.log_prob(e, part, own) for family, part, own in every)
 
     def actions(self, p: Product, x: Array | Sequence[Array]) -> tuple[Array, ...]:
         """Return an action per part.
@@ -154,28 +142,21 @@ class ProductFamily(Interpolated):
                 raise ValueError(f"{len(x)} actions for {len(p.parts)} parts")
             return tuple(x)
         found: list[Array] = []
-        whole: Array = x  # pyright: ignore[reportAssignmentType]
-        rest = whole
+        rest = whole = cast("Array", x)
         for family, part in zip(self.families, p.parts, strict=True):
-            own, rest = _split_action(family, part, rest)
+            own, rest = family.split_action(part, rest)
             found.append(own)
         if rest.shape[-1] != 0:
             raise ValueError(f"an action has {whole.shape[-1]} numbers, {rest.shape[-1]} more than the parts need")
         return tuple(found)
 
 
-def _split_action(family: Family, part: Policy, x: Array) -> tuple[Array, Array]:
-    if isinstance(family, GaussianFamily):
-        return x[..., : part.dim], x[..., part.dim :]  # pyright: ignore[reportAttributeAccessIssue]
-    return family.split_action(part, x)  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def _family(p: Product) -> ProductFamily:
     families = tuple(family_of(part) for part in p.parts if is_policy(part))
-    if len(families) != len(p.parts) or not all(isinstance(f, PARTS) for f in families):
+    if len(families) != len(p.parts) or not all(hasattr(family, "split_action") for family in families):
         kinds = ", ".join(type(part).__name__ for part in p.parts)
         raise ValueError(f"parts of a Product are Gaussians, Categoricals, Bernoullis and Betas; got {kinds}")
-    return ProductFamily(families)
+    return ProductFamily(cast("tuple[Part, ...]", families))
 
 
 register(Product, _family)

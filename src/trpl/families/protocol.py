@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from trpl.engines import Engine
+    from trpl.gaussians.values import Parts
     from trpl.implicit import Like, Solved
+    from trpl.natural.path import Path
     from trpl.types import Array, PerState
 else:
     from typing import TypeVar
@@ -61,8 +63,8 @@ class Family(Protocol[P]):
         """The number of trailing non-batch axes of each array."""
         ...
 
-    def make(self, arrays: Sequence[Array]) -> P:
-        """Return the policy with these `arrays`."""
+    def make(self, arrays: Sequence[Array], like: Policy | None = None) -> P:
+        """Return the policy with these `arrays`, and with whatever else `like` has that no projection moves."""
         ...
 
     # Validation ------------------------------------------------------------------------------------------------------
@@ -87,6 +89,14 @@ class Family(Protocol[P]):
 
     def kl(self, e: Engine, p: P, q: P) -> PerState:
         """Compute KL(p‖q)."""
+        ...
+
+    def kl_parts(self, e: Engine, p: P, q: P) -> Parts:
+        """Compute KL(p‖q) by parts; without a covariance all of it is in the mean part."""
+        ...
+
+    def penalty(self, e: Engine, p: P, q: P) -> PerState:
+        """Compute the regression penalty: KL(p‖q), of Gaussians with a shared covariance only the mean part."""
         ...
 
     def entropy(self, e: Engine, p: P) -> PerState:
@@ -128,8 +138,20 @@ class Family(Protocol[P]):
         """Compute the Lagrange multipliers of the KL and of the entropy; 0 where a constraint is inactive."""
         ...
 
-    def entropy_range(self, e: Engine, q: P, bound: PerState) -> tuple[PerState, PerState] | None:
-        """Return the least and the greatest entropy of any policy within the bound of q; None if unknown."""
+    def entropy_range(self, e: Engine, q: P, bound: PerState) -> tuple[PerState, PerState]:
+        """Return the least and the greatest H − H(q) of any policy within the bound of q."""
+        ...
+
+
+class Part(Family[P], Protocol[P]):
+    """A family whose policies may be parts of a product."""
+
+    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> Path:
+        """Make the path between two policies, given by their arrays."""
+        ...
+
+    def split_action(self, p: P, x: Array) -> tuple[Array, Array]:
+        """Split off this policy's action from the last axis of a product's."""
         ...
 
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from trpl.engines import constants, values_of
 from trpl.families.categorical import CATEGORICAL, Categorical
 from trpl.families.checks import check_arrays
-from trpl.families.protocol import Held, register
-from trpl.implicit import Like, Solved
-from trpl.natural.categorical import log_sum_exp
+from trpl.families.interpolated import Interpolated
+from trpl.families.protocol import Held, Policy, register
+from trpl.implicit import Solved
+from trpl.natural.categorical import CategoricalPath, log_sum_exp
 from trpl.types import A_co, Generic, cast
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class SparseCategorical(NamedTuple, Generic[A_co]):
 
 
 @dataclass(frozen=True)
-class SparseFamily:
+class SparseFamily(Interpolated):
     """The categorical family over kept ids and rest; the ids never change and are dropped while computing."""
 
     @property
@@ -76,8 +77,12 @@ class SparseFamily:
     def cores(self) -> tuple[int, ...]:
         return (1,)
 
-    def make(self, arrays: Sequence[Array]) -> SparseCategorical:
-        return SparseCategorical(None, *arrays)  # pyright: ignore[reportArgumentType]
+    def make(self, arrays: Sequence[Array], like: Policy | None = None) -> SparseCategorical:
+        ids = like.ids if isinstance(like, SparseCategorical) else cast("Array", None)
+        return SparseCategorical(ids, *arrays)
+
+    def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> CategoricalPath:
+        return CATEGORICAL.between(e, predicted, old)
 
     def check_one(self, name: str, p: SparseCategorical) -> None:
         check_arrays(name, [("log_probs", p.log_probs)])
@@ -120,22 +125,11 @@ class SparseFamily:
         found = e.xp.where(here, p.log_probs[..., :-1], -math.inf)
         return e.xp.where(kept, e.xp.max(found, axis=-1), math.nan)
 
-    def residuals(self, held: Held) -> tuple[Like, ...]:
-        return CATEGORICAL.residuals(held)
-
     def solve(
-        self,
-        e: Engine,
-        p: SparseCategorical,
-        q: SparseCategorical,
-        bound: PerState,
-        entropy: PerState | None,
-        held: Held,
-        *,
-        whole: bool,
+        self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held, *, whole: bool
     ) -> Solved | None:
         """Solve the categorical problem and normalise states that moved, so that outputs are log-probabilities."""
-        found = CATEGORICAL.solve(e, p.lumped, q.lumped, bound, entropy, held, whole=whole)
+        found = super().solve(e, p, q, bound, entropy, held, whole=whole)
         if found is None:
             return None
         (logits,), left = cast("tuple[tuple[Vector], tuple[PerState, ...]]", found)
@@ -158,21 +152,7 @@ class SparseFamily:
         if given is not None:
             total = e.xp.sum(given, axis=-1)[..., None]
             given = given - e.xp.where(_moved(residuals)[..., None], e.xp.exp(outputs[0]) * total, 0.0 * given)
-        return CATEGORICAL.pullback(e, inputs, outputs, residuals, [given], needed, held)
-
-    def multipliers(
-        self,
-        e: Engine,
-        p: SparseCategorical,
-        q: SparseCategorical,
-        bound: PerState,
-        entropy: PerState | None,
-        held: Held,
-    ) -> tuple[PerState, PerState]:
-        return CATEGORICAL.multipliers(e, p.lumped, q.lumped, bound, entropy, held)
-
-    def entropy_range(self, e: Engine, q: SparseCategorical, bound: PerState) -> tuple[PerState, PerState]:
-        return CATEGORICAL.entropy_range(e, q.lumped, bound)
+        return super().pullback(e, inputs, outputs, residuals, [given], needed, held)
 
 
 def _moved(residuals: Sequence[Array]) -> Mask:

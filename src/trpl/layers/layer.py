@@ -11,14 +11,11 @@ from trpl.engines import NUMPY, engine_of, values_of
 from trpl.families import Family, Held, Policy, Product
 from trpl.families.gaussian import GaussianFamily
 from trpl.families.protocol import P
-from trpl.families.sparse import SparseCategorical
-from trpl.gaussians.distances import kl_parts
 from trpl.gaussians.values import Gaussian, Parts
 from trpl.implicit import attach
 from trpl.layers.door import as_bound, as_entropy, check_structure
 from trpl.layers.problems import joint, separate
 from trpl.projections.entropy import control_entropy
-from trpl.projections.kl.region import KL
 from trpl.projections.mean import shrinkage
 from trpl.projections.regions import Region, mean_distance, parts
 from trpl.types import A_co, Generic, cast
@@ -161,30 +158,22 @@ def project_jointly(
     A product takes one bound for the whole, or a tuple with one per part: then each part is projected by itself.
     """
     if isinstance(bound, tuple | list):
-        every = _split_parts(predicted, old, bound, min_entropy, entropy)
-        return Product(tuple(project_jointly(p, q, **own, check=check) for p, q, own in every))
+        check_structure(predicted, old)
+        every = _split_parts(predicted, old, bound=bound, min_entropy=min_entropy, entropy=entropy)
+        return Product(tuple(project_jointly(*parts, **own, check=check) for parts, own in every))
     family, held, limit, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
     inputs = (*predicted.arrays, *old.arrays, limit, *(() if target is None else (target,)))
-    return _with_ids(predicted, family.make(attach(joint(family, held, check), inputs)))
-
-
-def _with_ids(like: Policy, p: Policy) -> Policy:
-    """Attach the token ids of `like`, which the projection does not use."""
-    if isinstance(like, SparseCategorical):
-        return like._replace(log_probs=p.log_probs)  # pyright: ignore[reportAttributeAccessIssue]
-    if isinstance(like, Product):
-        return Product(tuple(map(_with_ids, like.parts, p.parts)))  # pyright: ignore[reportAttributeAccessIssue]
-    return p
+    return family.make(attach(joint(family, held, check), inputs), predicted)
 
 
 def _split_parts(
-    predicted: Policy, old: Policy, bound: Sequence[Bound], min_entropy: Bound | None, entropy: Bound | None
-) -> list[tuple[Policy, Policy, dict[str, Any]]]:
-    """List the parts of a product, predicted and old, each with its own bound and entropy target."""
-    check_structure(predicted, old)
-    if not isinstance(predicted, Product) or not isinstance(old, Product):
-        raise ValueError(f"several bounds are for the parts of a Product, not for a {type(predicted).__name__}")
-    num = len(predicted.parts)
+    *policies: Policy, bound: Sequence[Bound], min_entropy: Bound | None, entropy: Bound | None
+) -> list[tuple[tuple[Policy, ...], dict[str, Any]]]:
+    """List the parts of products, those of each place together, with their bound and entropy target."""
+    products = [p for p in policies if isinstance(p, Product)]
+    if len(products) < len(policies):
+        raise ValueError(f"several bounds are for the parts of a Product, not for a {type(policies[0]).__name__}")
+    num = len(products[0].parts)
     targets = {}
     for name, target in (("min_entropy", min_entropy), ("entropy", entropy)):
         if target is not None and not isinstance(target, tuple | list):
@@ -194,8 +183,8 @@ def _split_parts(
         if len(given) != num:
             raise ValueError(f"{name} has {len(given)} entries for the {num} parts of predicted")
     return [
-        (p, q, {"bound": bound[i], "min_entropy": targets["min_entropy"][i], "entropy": targets["entropy"][i]})
-        for i, (p, q) in enumerate(zip(predicted.parts, old.parts, strict=True))
+        (parts, {"bound": bound[i], "min_entropy": targets["min_entropy"][i], "entropy": targets["entropy"][i]})
+        for i, parts in enumerate(zip(*(p.parts for p in products), strict=True))
     ]
 
 
@@ -211,15 +200,9 @@ def penalty(region: Region, predicted: Gaussian, projected: Gaussian) -> PerStat
 
 
 def penalty_jointly(predicted: Policy, projected: Policy) -> PerState:
-    """Compute the regression penalty KL(π_θ‖π̃), state by state; π̃ is a constant.
-
-    For Gaussians with a shared covariance only the mean part.
-    """
+    """Compute the regression penalty of the family, state by state; π̃ is a constant."""
     family = check_structure(predicted, projected)
-    if isinstance(family, GaussianFamily):
-        return penalty(KL(), predicted, projected)  # pyright: ignore[reportArgumentType]
-    e = engine_of(*predicted.arrays, *projected.arrays)
-    return family.kl(e, predicted, family.make([e.constant(x) for x in projected.arrays]))
+    return family.penalty(engine_of(*predicted.arrays, *projected.arrays), predicted, projected.detached())
 
 
 def audit(
@@ -265,9 +248,10 @@ def audit_jointly(
     an audit per part.
     """
     if isinstance(bound, tuple | list):
-        every = zip(_split_parts(predicted, old, bound, min_entropy, entropy), projected.parts, strict=True)  # pyright: ignore[reportAttributeAccessIssue]
-        found = [audit_jointly(p, out, q, **own, check=check) for (p, q, own), out in every]
-        return tuple(found)  # pyright: ignore[reportReturnType]
+        check_structure(predicted, old)
+        check_structure(projected, old, "projected")
+        every = _split_parts(predicted, projected, old, bound=bound, min_entropy=min_entropy, entropy=entropy)
+        return tuple(cast("Audit", audit_jointly(*parts, **own, check=check)) for parts, own in every)
     check_structure(projected, old, "projected")
     family, held, size, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
     arrays = (*predicted.arrays, *projected.arrays, *old.arrays)
@@ -275,16 +259,9 @@ def audit_jointly(
     limit = e.asarray(size, like)
     target = None if target is None else e.asarray(target, like)
     eta, omega = family.multipliers(e, predicted, old, limit, target, held)
-
-    def measured(p: Policy) -> Parts:
-        if isinstance(family, GaussianFamily):
-            return kl_parts(e, p, old)  # pyright: ignore[reportArgumentType]
-        whole = family.kl(e, p, old)
-        return Parts(whole, e.xp.zeros_like(whole))
-
     return Audit(
-        before=measured(predicted),
-        after=measured(projected),
+        before=family.kl_parts(e, predicted, old),
+        after=family.kl_parts(e, projected, old),
         mean_multiplier=eta,
         cov_multiplier=eta,
         mean_projected=cast("Array", eta > 0.0),

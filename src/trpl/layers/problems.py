@@ -140,9 +140,10 @@ class Joint:
     def admit(self, e: Engine, *inputs: Array) -> None:
         predicted, old, bound, entropy = self._split(inputs)
         self.family.admit(e, predicted, old)
-        reach = None if entropy is None else self.family.entropy_range(e, old, bound)
-        if reach is not None and entropy is not None:
-            _check_reachable(e, entropy, *reach, equality=self.held == "equal")
+        if entropy is not None:
+            least, greatest = self.family.entropy_range(e, old, bound)
+            here = self.family.entropy(e, old)
+            _check_reachable(e, entropy, here + least, here + greatest, equality=self.held == "equal")
 
     def accept(self, e: Engine, *outputs: Array | None) -> None:
         self.family.accept(e, outputs)

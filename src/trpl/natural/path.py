@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+from trpl.types import cast
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -108,7 +110,7 @@ class ProductPath:
 
     @property
     def floor(self) -> Array | float:
-        return _total(part.floor for part in self.parts)
+        return total(cast("Array", part.floor) for part in self.parts)
 
     @property
     def exceeds_support(self) -> Mask | None:
@@ -116,17 +118,17 @@ class ProductPath:
         return functools.reduce(operator.or_, found) if found else None
 
     def spread(self, e: Engine) -> Array:
-        return _total(part.spread(e) for part in self.parts)
+        return total(part.spread(e) for part in self.parts)
 
     def guess(self, e: Engine, room: Array) -> None:
         return None
 
     def along(self, e: Engine, s: Array) -> tuple[Array, Array]:
         kl, change = zip(*(part.along(e, s) for part in self.parts), strict=True)
-        return _total(kl), _total(change)
+        return total(kl), total(change)
 
     def moments(self, e: Engine, s: Array, tau: Array) -> Moments:
-        return Moments(*map(_total, zip(*(part.moments(e, s, tau) for part in self.parts), strict=True)))
+        return Moments(*map(total, zip(*(part.moments(e, s, tau) for part in self.parts), strict=True)))
 
     def max_tau(self, e: Engine, s: Array) -> Array | float:
         limits = [part.max_tau(e, s) for part in self.parts]
@@ -149,9 +151,10 @@ class ProductPath:
             to_old = tuple(x for _, q in found for x in q or ()) if old else None
             return tuple(x for p, _ in found for x in p), to_old
 
-        change, cross, warmth, pull_change, pull_warmth = (_total(one[i] for one in each) for i in range(5))
+        change, cross, warmth, pull_change, pull_warmth = (total(one[i] for one in each) for i in range(5))
         return Linear(change, cross, warmth, pull_change, pull_warmth, back)
 
 
-def _total(values):
-    return functools.reduce(operator.add, values)
+def total(values: Iterable[Array]) -> Array:
+    """Add up arrays."""
+    return functools.reduce(lambda one, other: one + other, values)
