@@ -28,7 +28,7 @@ class Product:
 
     asked: list = field(default_factory=list, compare=False)
     check: ClassVar[bool] = True
-    fusible: ClassVar[bool] = False
+    recover: ClassVar[None] = None
     signature: ClassVar[Signature] = Signature((1, 1), (Like((0, 1), ((0, -1),)),), (Like((0, 1), ((0, -1),)),))
 
     def admit(self, e, x, y):

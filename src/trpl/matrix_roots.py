@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from trpl.engines import mT
 from trpl.implicit import Like, Saved, Signature, Solved, attach
@@ -162,9 +162,9 @@ def root_pullback(e: Engine, b: Matrix, root: Matrix, cotangent: Matrix) -> Matr
 class _SymmetricRoot:
     """The root as a differentiable function, for distances that the framework differentiates."""
 
-    check: ClassVar[bool] = False
-    fusible: ClassVar[bool] = False
-    signature: ClassVar[Signature] = Signature(
+    check: bool = False
+    recover: None = None
+    signature: Signature = Signature(
         cores=(2,),
         outputs=(Like((0,), ((0, -2), (0, -1))),),
         residuals=(),
@@ -178,9 +178,6 @@ class _SymmetricRoot:
         (b,) = inputs
         return Solved((root_of_factor(e, b, e.solve_triangular(b, e.eye(b)))[0],), ())
 
-    def recover(self, e: Engine, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Array, ...]:
-        return ()
-
     def pullback(
         self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool]
     ) -> tuple[Array]:
@@ -192,4 +189,4 @@ class _SymmetricRoot:
 
 def symmetric_root(b: Matrix) -> Matrix:
     """Return the symmetric square root of bbᵀ, differentiable in every framework; b is lower triangular."""
-    return attach(_SymmetricRoot(), (b,))[0]  # pyright: ignore[reportArgumentType]
+    return attach(_SymmetricRoot(), (b,))[0]

@@ -26,16 +26,16 @@ class LogRatio:
         change = e.xp.log(p.std) - e.xp.log(q.std)
         return e.vecdot(change, change)
 
-    def route(self, cov_bound):
-        return None
+    def for_bound(self, cov_bound):
+        return self
 
-    def fusible(self, route, *, full):
+    def fusible(self, *, full):
         return False
 
     def residuals(self, *, full):
         return (Like(SCALES, ((1, -1),)),)
 
-    def solve_cov(self, e, p, q, bound, route, *, full, whole):
+    def solve_cov(self, e, p, q, bound, *, full, whole):
         change = e.xp.log(p) - e.xp.log(q)
         distance = e.vecdot(change, change)
         if not whole and not e.any(distance > bound):

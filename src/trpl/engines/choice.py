@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -50,7 +50,7 @@ def is_floating(x: Any) -> bool:
 _NUMBERS = (float, int, np.generic)
 
 
-def is_number(x: object) -> bool:
+def is_number(x: object) -> TypeGuard[float]:
     """Tell whether `x` is a scalar of Python or NumPy, whose value is known even if arrays are traced."""
     return isinstance(x, _NUMBERS)
 

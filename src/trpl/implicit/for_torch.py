@@ -191,7 +191,7 @@ class Transformed(torch.autograd.Function):
     @staticmethod
     def forward(problem, *inputs):  # pyright: ignore[reportIncompatibleMethodOverride]
         if torch.compiler.is_compiling() or any(x.is_meta or engines.is_fake(x) for x in inputs):
-            if problem.fusible:
+            if problem.recover is not None:
                 solved = problem.solve(torch_engine(concrete=False), *inputs, whole=True)
                 return solved.outputs  # `recover` recomputes the residuals
             return tuple(torch.ops.trpl.solve(list(inputs), register(problem)))
@@ -295,7 +295,7 @@ def _traced_gradients(
     problem, num = call.problem, len(needed)
     size = len(problem.signature.outputs)
     outputs = saved[num : num + size]
-    if not problem.fusible:
+    if problem.recover is None:
         dense = [torch.zeros_like(y) if g is None else g for g, y in zip(cotangents, outputs, strict=True)]
         found = iter(torch.ops.trpl.pullback(list(saved), dense, list(needed), register(problem)))
         return tuple([next(found) if here else None for here in needed])

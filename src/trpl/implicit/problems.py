@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -90,6 +90,9 @@ class Saved(NamedTuple):
     residuals: Sequence[Array]
 
 
+Recover: TypeAlias = "Callable[[Engine, Sequence[Array], Sequence[Array]], tuple[Array, ...]]"
+
+
 class Problem(Protocol):
     """A differentiable solve with a hand-written derivative; a frozen value, equal to others with the same settings.
 
@@ -108,8 +111,11 @@ class Problem(Protocol):
         ...
 
     @property
-    def fusible(self) -> bool:
-        """Whether a compiler gains by fusing the operations: few, elementwise, without a loop. Needs `recover`."""
+    def recover(self) -> Recover | None:
+        """A function that recomputes the residuals from inputs and outputs, so that a compiler need not save them.
+
+        None for a problem that a compiler does not gain by fusing: one that is not elementwise, or has a loop.
+        """
         ...
 
     def admit(self, e: Engine, *inputs: Array) -> None:
@@ -125,10 +131,6 @@ class Problem(Protocol):
 
     def accept(self, e: Engine, *outputs: Array | None) -> None:
         """Raise `ConvergenceError` for non-finite outputs."""
-        ...
-
-    def recover(self, e: Engine, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Array, ...]:
-        """Recompute the residuals from inputs and outputs, so that a compiler need not save them for backward."""
         ...
 
     def pullback(

@@ -102,7 +102,7 @@ def project(
         as_bound("mean_bound", mean_bound, like, batch, check=check),
         as_bound("cov_bound", cov_bound, like, batch, check=check),
     )
-    problem = separate(region, family, region.route(cov_bound), check)
+    problem = separate(region.for_bound(cov_bound), family, check)
     target = minimum is not None or equal is not None
     start = predicted
     if target and entropy_first:

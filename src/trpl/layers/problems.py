@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from trpl.families import Family, Held, Policy
 from trpl.families.gaussian import GaussianFamily
 from trpl.implicit import Like, Saved, Signature, Solved
-from trpl.implicit.problems import sum_to
+from trpl.implicit.problems import Recover, sum_to
 from trpl.projections import mean
-from trpl.projections.kl.routes import Route
 from trpl.projections.regions import Region
 
 if TYPE_CHECKING:
@@ -33,13 +32,11 @@ class Separate:
 
     region: Region
     family: GaussianFamily
-    route: Route | None
     check: bool
     signature: Signature
-    fusible: bool
 
     def __repr__(self) -> str:
-        return f"Separate({self.region}, full={self.family.full}, route={self.route}, check={self.check})"
+        return f"Separate({self.region}, full={self.family.full}, check={self.check})"
 
     def admit(self, e: Engine, *inputs: Array) -> None:
         self.family.admit(e, self.family.make(inputs[:2]), self.family.make(inputs[2:4]))
@@ -60,7 +57,7 @@ class Separate:
         of_mean, of_cov = self._split(e, inputs)
         full = self.family.full
         moved_mean = mean.solve(e, *of_mean, full=full, whole=whole)
-        moved_cov = self.region.solve_cov(e, *of_cov, self.route, full=full, whole=whole)
+        moved_cov = self.region.solve_cov(e, *of_cov, full=full, whole=whole)
         if moved_mean is None and moved_cov is None:
             return None
         if moved_mean is None:
@@ -69,7 +66,11 @@ class Separate:
             moved_cov = Solved((None,), (None,) * (len(self.signature.residuals) - NUM_MEAN))
         return Solved(moved_mean.outputs + moved_cov.outputs, moved_mean.residuals + moved_cov.residuals)
 
-    def recover(self, e: Engine, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Array, ...]:
+    @property
+    def recover(self) -> Recover | None:
+        return self._recover if self.region.fusible(full=self.family.full) else None
+
+    def _recover(self, e: Engine, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Array, ...]:
         of_mean, of_cov = self._split(e, inputs)
         return mean.recover(e, *of_mean) + self.region.recover_cov(e, *of_cov, outputs[1])
 
@@ -105,7 +106,7 @@ def _total(e: Engine, like: Array, one: Array | None, other: Array | None) -> Ar
 
 
 @functools.cache
-def separate(region: Region, family: GaussianFamily, route: Route | None, check: bool) -> Separate:
+def separate(region: Region, family: GaussianFamily, check: bool) -> Separate:
     """Return the problem of a layer with separate bounds; cached per setting."""
     full, scale = family.full, ((1, -2), (1, -1)) if family.full else ((1, -1),)
     signature = Signature(
@@ -113,7 +114,7 @@ def separate(region: Region, family: GaussianFamily, route: Route | None, check:
         outputs=(Like((0, 2, 3, 4), ((0, -1),)), Like((1, 3, 5), scale)),
         residuals=mean.residuals() + region.residuals(full=full),
     )
-    return Separate(region, family, route, check, signature, region.fusible(route, full=full))
+    return Separate(region, family, check, signature)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Joint:
     held: Held
     check: bool
     signature: Signature
-    fusible: bool = False
+    recover: None = None
 
     def __repr__(self) -> str:
         return f"Joint({self.family}, {self.held}, check={self.check})"
@@ -150,9 +151,6 @@ class Joint:
 
     def solve(self, e: Engine, *inputs: Array, whole: bool = False) -> Solved | None:
         return self.family.solve(e, *self._split(inputs), self.held, whole=whole)
-
-    def recover(self, e: Engine, inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[Array, ...]:
-        raise NotImplementedError("joint projections are opaque to compilers")
 
     def pullback(
         self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool]

@@ -22,7 +22,6 @@ from trpl.projections.mean import shrinkage
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.projections.kl.routes import Route
     from trpl.projections.regions import Cotangents
     from trpl.types import Array, Mask, Matrix, PerState, Scale, Vector
 
@@ -164,18 +163,16 @@ class Frobenius:
     def cov_distance(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
         return frobenius_cov(e, p, q, whitened=self.whitened)
 
-    def route(self, cov_bound: object) -> Route | None:
-        return None
+    def for_bound(self, cov_bound: object) -> Frobenius:
+        return self
 
-    def fusible(self, route: Route | None, *, full: bool) -> bool:
+    def fusible(self, *, full: bool) -> bool:
         return not full
 
     def residuals(self, *, full: bool) -> tuple[Like, ...]:
         return full_residuals() if full else diagonal_residuals()
 
-    def solve_cov(
-        self, e: Engine, p: Scale, q: Scale, bound: PerState, route: Route | None, *, full: bool, whole: bool
-    ) -> Solved | None:
+    def solve_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, *, full: bool, whole: bool) -> Solved | None:
         solve = solve_full if full else solve_diagonal
         return solve(e, p, q, bound, whitened=self.whitened, whole=whole)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from trpl.gaussians.distances import mahalanobis
 from trpl.gaussians.values import Gaussian, Parts
 from trpl.implicit.problems import Like, Saved, Solved
-from trpl.projections.kl.routes import Route
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -35,11 +34,11 @@ class Region(Protocol):
         """Compute the covariance part of the region's distance."""
         ...
 
-    def route(self, cov_bound: object) -> Route | None:
-        """Return the route that a static bound selects, else None."""
+    def for_bound(self, cov_bound: object) -> Region:
+        """Return the region with the solver for a static bound; itself if the bound is an array or changes nothing."""
         ...
 
-    def fusible(self, route: Route | None, *, full: bool) -> bool:
+    def fusible(self, *, full: bool) -> bool:
         """Tell whether the covariance's solution is elementwise and without a loop."""
         ...
 
@@ -47,9 +46,7 @@ class Region(Protocol):
         """Return the residuals' shapes; inputs are (mean, scale, old mean, old scale, mean bound, cov bound)."""
         ...
 
-    def solve_cov(
-        self, e: Engine, p: Scale, q: Scale, bound: PerState, route: Route | None, *, full: bool, whole: bool
-    ) -> Solved | None:
+    def solve_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, *, full: bool, whole: bool) -> Solved | None:
         """Return the scale on the bound where the predicted one is outside, else that; None if nothing is outside."""
         ...
 

@@ -26,7 +26,6 @@ from trpl.projections.mean import shrinkage
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.projections.kl.routes import Route
     from trpl.projections.regions import Cotangents
     from trpl.types import Array, Mask, Matrix, PerState, Scale, Vector
 
@@ -213,18 +212,16 @@ class Wasserstein:
     def cov_distance(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
         return wasserstein_cov(e, p, q, form=self.form)
 
-    def route(self, cov_bound: object) -> Route | None:
-        return None
+    def for_bound(self, cov_bound: object) -> Wasserstein:
+        return self
 
-    def fusible(self, route: Route | None, *, full: bool) -> bool:
+    def fusible(self, *, full: bool) -> bool:
         return not full
 
     def residuals(self, *, full: bool) -> tuple[Like, ...]:
         return full_residuals(self.form) if full else diagonal_residuals()
 
-    def solve_cov(
-        self, e: Engine, p: Scale, q: Scale, bound: PerState, route: Route | None, *, full: bool, whole: bool
-    ) -> Solved | None:
+    def solve_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, *, full: bool, whole: bool) -> Solved | None:
         if full:
             return solve_full(e, p, q, bound, self.form, whole=whole)
         return solve_diagonal(e, p, q, bound, whole=whole)

@@ -42,7 +42,7 @@ def interpolated(region: Region, multipliers: np.ndarray) -> DiagGaussian[np.nda
             middle = 0.5 * (low + high)
             found = cast("np.ndarray", region.cov_multiplier(NUMPY, predicted, old, np.exp(middle)))
             low, high = np.where(found > multipliers, middle, low), np.where(found > multipliers, high, middle)
-        solved = region.solve_cov(NUMPY, predicted.std, old.std, np.exp(high), None, full=False, whole=True)
+        solved = region.solve_cov(NUMPY, predicted.std, old.std, np.exp(high), full=False, whole=True)
     assert solved is not None
     return predicted.with_scale(cast("np.ndarray", solved.outputs[0]))
 

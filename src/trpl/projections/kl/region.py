@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,26 +22,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KL:
-    """Reverse KL: ½ Mahalanobis² for the mean, ½(tr − d + log det) for the covariance."""
+    """Reverse KL: ½ Mahalanobis² for the mean, ½(tr − d + log det) for the covariance.
 
+    Args:
+        route: The solver, if the bound is static; else the values of the bound select one.
+    """
+
+    route: Route | None = None
     mean_weight: ClassVar[float] = 0.5
+
+    def __repr__(self) -> str:
+        return f"KL({self.route or ''})"
 
     def cov_distance(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
         return kl_cov(e, lower_only(e, p), lower_only(e, q))
 
-    def route(self, cov_bound: object) -> Route | None:
-        return route_for(float(cov_bound)) if is_number(cov_bound) else None  # pyright: ignore[reportArgumentType]
+    def for_bound(self, cov_bound: object) -> KL:
+        return _routed(float(cov_bound)) if is_number(cov_bound) else self
 
-    def fusible(self, route: Route | None, *, full: bool) -> bool:
-        return route is NARROW and not full
+    def fusible(self, *, full: bool) -> bool:
+        return self.route is NARROW and not full
 
     def residuals(self, *, full: bool) -> tuple[Like, ...]:
         return _part(full).residuals()
 
-    def solve_cov(
-        self, e: Engine, p: Scale, q: Scale, bound: PerState, route: Route | None, *, full: bool, whole: bool
-    ) -> Solved | None:
-        return _part(full).solve(e, p, q, bound, route, whole=whole)
+    def solve_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, *, full: bool, whole: bool) -> Solved | None:
+        return _part(full).solve(e, p, q, bound, self.route, whole=whole)
 
     def recover_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, projected: Scale) -> tuple[Array, ...]:
         return diagonal.recover(e, p, q, projected)
@@ -50,6 +57,11 @@ class KL:
 
     def cov_multiplier(self, e: Engine, p: Gaussian, q: Gaussian, bound: PerState) -> PerState:
         return _part(isinstance(p, FullGaussian)).multiplier(e, p.scale, q.scale, bound)
+
+
+@functools.lru_cache(maxsize=256)
+def _routed(bound: float) -> KL:
+    return KL(route_for(bound))
 
 
 def _part(full: bool):
