@@ -158,17 +158,16 @@ def root_pullback(e: Engine, b: Matrix, root: Matrix, cotangent: Matrix) -> Matr
     return lyapunov(e, root, cotangent + mT(cotangent)) @ b
 
 
+_ONE_MATRIX = Signature(cores=(2,), outputs=(Like((0,), ((0, -2), (0, -1))),), residuals=())
+
+
 @dataclass(frozen=True)
 class _SymmetricRoot:
     """The root as a differentiable function, for distances that the framework differentiates."""
 
     check: bool = False
     recover: None = None
-    signature: Signature = Signature(
-        cores=(2,),
-        outputs=(Like((0,), ((0, -2), (0, -1))),),
-        residuals=(),
-    )
+    signature: Signature = _ONE_MATRIX
 
     def admit(self, e: Engine, *inputs: Array) -> None: ...
 
