@@ -211,16 +211,17 @@ class CategoricalPath:
     def _masked(self) -> tuple[PerState | float, Mask | None]:
         """The KL due to the support alone, and the states whose prediction allows a class that the old policy forbids.
 
-        Computed only if some class has no support.
+        The KL is log(1 + forbidden ÷ supported mass), exactly 0 if both policies forbid the same classes. Computed only
+        if some class has no support.
         """
         e, xp, support = self.e, self.e.xp, self.support
         if support is None:
             return 0.0, None
 
         def costs(predicted: Vector, old: Vector, top: PerState, total: PerState) -> tuple[PerState, Mask]:
-            everywhere = xp.sum(e.exp(old - top[..., None]), axis=-1)
+            forbidden = xp.where(predicted > -math.inf, 0.0, e.exp(old - top[..., None]))
             lost = xp.where((predicted > -math.inf) & ~(old > -math.inf), 1.0, 0.0)
-            return xp.log(everywhere) - xp.log(total), xp.max(lost, axis=-1) > 0.0
+            return xp.log1p(xp.sum(forbidden, axis=-1) / total), xp.max(lost, axis=-1) > 0.0
 
         def nothing(predicted: Vector, old: Vector, top: PerState, total: PerState) -> tuple[PerState, Mask]:
             return xp.zeros_like(total), total < 0.0
