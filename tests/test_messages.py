@@ -38,6 +38,7 @@ def test_names_of_other_libraries_lead_to_ours():
         ("--net-arch", "here it is '--hidden-sizes'"),
         ("--device", "JAX_PLATFORMS=cpu"),
         ("--target-kl", "mean_bound and cov_bound"),
+        ("--clip-range", "bounds take its place elsewhere: mean_bound and cov_bound"),
         ("--sede", "did you mean '--seed'?"),
         ("--hidden-size", "did you mean '--hidden-sizes'?"),
         ("--checkpoint", "did you mean '--checkpoint-every'?"),

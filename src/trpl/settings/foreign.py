@@ -26,10 +26,6 @@ SETTINGS: dict[str, str] = {
     "n_envs": "num_envs",
     "ent_coef": "entropy_weight",
     "entropy_coef": "entropy_weight",
-    "clip_range": "ratio_clip",
-    "clip_coef": "ratio_clip",
-    "clip_range_vf": "value_clip",
-    "clip_vloss": "value_clip",
     "max_grad_norm": "gradient_clip",
     "net_arch": "hidden_sizes",
     "hidden_dim": "hidden_sizes",
@@ -56,6 +52,8 @@ SETTINGS: dict[str, str] = {
     "pretrained": "warm_start",
     "load": "warm_start",
 }
+CLIPPED = "ratio_clip of ppo, ppo-m and papi; bounds take its place elsewhere: mean_bound and cov_bound, or bound"
+CLIPPED_VALUES = "value_clip of ppo, ppo-m and papi; elsewhere the value function is not clipped"
 ON_ITS_DEVICE = "JAX uses the devices it finds; JAX_PLATFORMS=cpu in the environment keeps it off a GPU"
 FOLDER = "--out names the run folder"
 EVENTS = "events are always written, to tensorboard/ in the run folder"
@@ -66,6 +64,8 @@ VIDEO = "use trpl play RUN --video FILE after training"
 WORDS: dict[str, str] = {
     "target_kl": "the bounds limit the KL in every state: mean_bound and cov_bound, or bound",
     "kl_coef": "the bounds limit the KL in every state: mean_bound and cov_bound, or bound",
+    **dict.fromkeys(("clip_range", "clip_coef", "clip"), CLIPPED),
+    **dict.fromkeys(("clip_range_vf", "clip_vloss"), CLIPPED_VALUES),
     "vf_coef": "the value function has its own optimiser: learning_rate_vf and value_epochs",
     "num_minibatches": "the size of minibatches is set instead: minibatch_size",
     **dict.fromkeys(("device", "cuda", "gpu", "cpu"), ON_ITS_DEVICE),
