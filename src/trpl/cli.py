@@ -233,12 +233,12 @@ def play(argv: list[str]) -> int:
     run, checkpoint = locate(args.run)
     config = read_config(run)
     policy, task = load_policy(checkpoint), task_of(config)
-    how = {"episodes": args.episodes, "seed": args.seed, "max_steps": args.max_steps}
+    how = {name: getattr(args, name) for name in ("episodes", "seed", "max_steps", "camera")}
+    how["size"] = tuple(args.size) if args.size else None
     if args.live:
         returns, shown = video.show(policy, task, **how), config.env_id
     else:
-        size = tuple(args.size) if args.size else None
-        recording = video.record(policy, task, args.video, camera=args.camera, size=size, **how)
+        recording = video.record(policy, task, args.video, **how)
         returns, shown = recording.returns, f"{recording.path}: {recording.num_frames} frames"
     print(f"{shown}, return {', '.join(f'{total:.1f}' for total in returns)}")
     return 0

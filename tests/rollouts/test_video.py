@@ -76,3 +76,20 @@ def test_an_environment_without_a_choice_of_camera_or_size_says_so(tmp_path):
     for options, words in (({"size": (8, 8)}, "size"), ({"size": (8, 8), "camera": "track"}, "camera and no size")):
         with pytest.raises(video.RenderingError, match=f"^Pendulum-v1 takes no {words}: leave it to the environment$"):
             video.record(lambda _: np.zeros(1), "Pendulum-v1", tmp_path / "pendulum.gif", **options)
+
+
+def test_an_unknown_camera_is_refused_before_anything_is_written(tmp_path):
+    """Gymnasium would draw with the free camera, without a word."""
+    with pytest.raises(video.RenderingError, match=r"^Hopper-v4 has no camera 'side'; it has track$"):
+        video.record(nothing, "Hopper-v4", tmp_path / "new" / "hopper.gif", camera="side")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_window_takes_camera_and_size_too(monkeypatch):
+    def made(task, seed, render_mode, camera, size):
+        raise video.RenderingError(f"{render_mode} {camera} {size}")
+
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr(video, "_made", made)
+    with pytest.raises(video.RenderingError, match=r"^human track \(8, 8\)$"):
+        video.show(nothing, "Hopper-v4", camera="track", size=(8, 8))

@@ -8,7 +8,7 @@ not set, whichever library is installed is used.
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from ctypes.util import find_library
 from functools import partial
@@ -78,15 +78,13 @@ def record(
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"a video is written as {' or '.join(FORMATS)}, not as {path.suffix or path.name!r}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _headless_backend():
-        options = {**({"camera_name": camera} if camera else {}), **_size(size)}
-        with closing(_made(task, seed, "rgb_array", options)) as environment:
-            fps = environment.gym_env.metadata.get("render_fps", DEFAULT_FPS)
-            draw = partial(_draw, environment, follow=camera is None)
-            draw()  # fails before a file is created
-            with _writer(path, fps) as append:
-                played = _episodes(environment, policy, lambda: append(draw()), episodes, seed, max_steps)
+    with _headless_backend(), closing(_made(task, seed, "rgb_array", camera, size)) as environment:
+        fps = environment.gym_env.metadata.get("render_fps", DEFAULT_FPS)
+        draw = partial(_draw, environment, follow=camera is None)
+        draw()  # fails before a file is created
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _writer(path, fps) as append:
+            played = _episodes(environment, policy, lambda: append(draw()), episodes, seed, max_steps)
     return Recording(path, sum(frames for _, frames in played), [total for total, _ in played])
 
 
@@ -97,31 +95,46 @@ def show(
     episodes: int = 1,
     seed: int = 0,
     max_steps: int = 1000,
+    camera: str | None = None,
+    size: tuple[int, int] | None = None,
 ) -> list[float]:
-    """Play episodes in a window; return their returns."""
+    """Play episodes in a window; return their returns. The arguments are those of `record`."""
     if sys.platform.startswith("linux") and not any(os.environ.get(v) for v in SCREENS):
         raise RenderingError("there is no screen to show it on: write a video instead, --video FILE.mp4")
-    with closing(_made(task, seed, "human", {})) as environment:
+    with closing(_made(task, seed, "human", camera, size)) as environment:
         return [total for total, _ in _episodes(environment, policy, lambda: None, episodes, seed, max_steps)]
 
 
-def _size(size: tuple[int, int] | None) -> dict[str, int]:
-    return {} if size is None else {"width": size[0], "height": size[1]}
-
-
-def _made(task: str | Task, seed: int, render_mode: str, options: Mapping[str, Any]) -> Environment:
+def _made(
+    task: str | Task, seed: int, render_mode: str, camera: str | None, size: tuple[int, int] | None
+) -> Environment:
+    options: dict[str, Any] = {} if camera is None else {"camera_name": camera}
+    options |= {} if size is None else {"width": size[0], "height": size[1]}
+    env_id = as_task(task).env_id
     try:
-        return Environment(
+        environment = Environment(
             as_task(task), seed=derived_seed(seed, VIDEO_STREAM), own_actions=True, render_mode=render_mode, **options
         )
     except FaultyEnvironmentError as error:
         if not options:
             raise
         if "unexpected keyword argument" in str(error):
-            given = dict.fromkeys("camera" if name == "camera_name" else "size" for name in options)
-            env_id, unsupported = as_task(task).env_id, " and no ".join(given)
+            unsupported = " and no ".join(
+                name for name, given in (("camera", camera), ("size", size)) if given is not None
+            )
             raise RenderingError(f"{env_id} takes no {unsupported}: leave it to the environment") from error
         raise RenderingError(f"{error} (given {', '.join(options)}, which not every environment supports)") from error
+    cameras = _cameras(environment.gym_env.unwrapped)
+    if camera is not None and cameras is not None and camera not in cameras:
+        environment.close()
+        raise RenderingError(f"{env_id} has no camera {camera!r}; it has {', '.join(cameras) or 'none by name'}")
+    return environment
+
+
+def _cameras(env: Any) -> list[str] | None:
+    """Return the names of a MuJoCo model's cameras; None for other simulators."""
+    model: Any = getattr(env, "model", None)
+    return [model.camera(n).name for n in range(model.ncam)] if hasattr(model, "ncam") else None
 
 
 def _episodes(
