@@ -15,8 +15,8 @@ from statistics import mean
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "generated"
 HEAD = (
-    *("task", "steps per rollout", "updates", "mean bound", "means projected", "network, mean ÷ bound"),
-    *("network, worst ÷ bound", "KL per epoch", "entropy lost", "return", "seeds"),
+    *("task", "steps per rollout", "updates", "mean bound", "means projected", "covariance projected"),
+    *("network, mean ÷ bound", "network, worst ÷ bound", "KL per epoch", "entropy lost", "return", "seeds"),
 )
 
 
@@ -62,6 +62,7 @@ def summary(metrics: list[dict], part: slice = slice(10, None)) -> dict:
     returns = [line["train_return"] for line in metrics[-10:] if line["train_return"] is not None]
     return {
         "share": mean(line["projected_mean_share"] for line in settled),
+        "cov": mean(line["projected_cov_share"] for line in settled),
         "network": mean(line["before_mean"] for line in settled) / bound,
         "worst": mean(line["before_mean_max"] for line in settled) / bound,
         "kl": mean(line["kl"] for line in settled),
@@ -74,9 +75,9 @@ def cells(which: tuple, seeds: list[dict]) -> list[str]:
     task, rollout, updates, bound = which
     value = {name: mean(row[name] for row in seeds) for name in seeds[0]}
     return [
-        *(f"`{task}`", str(rollout), str(-updates), f"{bound:g}", f"{value['share']:.0%}", f"{value['network']:.2f}"),
-        *(f"{value['worst']:.1f}", f"{value['kl']:.2g}", f"{value['entropy']:.2f}", f"{value['return']:.0f}"),
-        str(len(seeds)),
+        *(f"`{task}`", str(rollout), str(-updates), f"{bound:g}", f"{value['share']:.0%}", f"{value['cov']:.0%}"),
+        *(f"{value['network']:.2f}", f"{value['worst']:.1f}", f"{value['kl']:.2g}", f"{value['entropy']:.2f}"),
+        *(f"{value['return']:.0f}", str(len(seeds))),
     ]
 
 
