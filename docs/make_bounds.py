@@ -15,8 +15,8 @@ from statistics import mean
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "generated"
 HEAD = (
-    *("task", "steps per rollout", "updates", "mean bound", "means projected", "covariance projected"),
-    *("network, mean ÷ bound", "network, worst ÷ bound", "KL per epoch", "entropy lost", "return", "seeds"),
+    *("task", "rollout", "updates", "mean bound", "means projected", "covariance projected"),
+    *("network ÷ bound: mean, worst", "KL per epoch", "entropy lost", "return"),
 )
 
 
@@ -76,8 +76,8 @@ def cells(which: tuple, seeds: list[dict]) -> list[str]:
     value = {name: mean(row[name] for row in seeds) for name in seeds[0]}
     return [
         *(f"`{task}`", str(rollout), str(-updates), f"{bound:g}", f"{value['share']:.0%}", f"{value['cov']:.0%}"),
-        *(f"{value['network']:.2f}", f"{value['worst']:.1f}", f"{value['kl']:.2g}", f"{value['entropy']:.2f}"),
-        *(f"{value['return']:.0f}", str(len(seeds))),
+        *(f"{value['network']:.2f}, {value['worst']:.1f}", f"{value['kl']:.2g}", f"{value['entropy']:.2f}"),
+        f"{value['return']:.0f}",
     ]
 
 
