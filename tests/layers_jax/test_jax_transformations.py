@@ -140,7 +140,7 @@ def test_bounds_are_checked_when_a_layer_is_made():
             JointKLProjection(wrong)
     with pytest.raises(ValueError, match="min_entropy must be finite"):
         JointKLProjection(0.1, min_entropy=np.nan)
-    arrays = [(jnp.array([0.1, -0.5]), "positive and finite; got -0.5"), (jnp.array(1), "a float, not int")]
+    arrays = [(jnp.array([0.1, -0.5]), "positive and finite; got -0.5"), (jnp.array(1), "float32 or float64, not int")]
     for wrong, words in [*WRONG_BOUNDS, *arrays]:
         with pytest.raises(ValueError, match=f"mean_bound must be {words}"):
             KLProjection(wrong, 0.1)  # pyright: ignore[reportArgumentType]

@@ -249,6 +249,17 @@ def test_bounds_are_attributes_buffers_or_parameters():
     assert held.double()(*policies(framework, gentle_pair("diag"))).std.dtype == torch.float64
 
 
+def test_compiled_an_excess_that_overflows_is_nan():
+    """Not the prediction; equal policies, whose root is 0/0, stay."""
+    old = DiagGaussian(torch.zeros(2, 2), torch.ones(2, 2))
+    predicted = DiagGaussian(old.mean, torch.tensor([[1e-20, 1.0], [1.0, 1.0]]))
+    torch._dynamo.reset()
+    layer = torch.compile(KLProjection(0.03, 1e-3), fullgraph=True, backend="aot_eager")
+    std = layer(predicted, old).std
+    assert std.isnan().any(-1).tolist() == [True, False]
+    assert std[1].tolist() == [1.0, 1.0]
+
+
 def test_layers_print_what_they_are():
     assert "mean_bound=0.03" in repr(KLProjection(0.03, 0.01))
     assert "exact" in repr(WassersteinProjection(0.1, 0.1, form="exact"))

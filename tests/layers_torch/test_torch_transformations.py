@@ -162,15 +162,29 @@ def test_meta_and_fake_tensors_give_shapes(case, kind):
     options = case.call_options(framework, pair)
     layer = case.make(framework)
     expected = [tuple(x.shape) for x in layer(predicted, old, **options)]
-    make = TYPES[kind]
-    meta = [make(*(x.to("meta") for x in p)) for p in (predicted, old)]
-    found = layer(*meta, **{k: v.to("meta") for k, v in options.items()})
-    assert [tuple(x.shape) for x in found] == expected
-    assert all(x.is_meta for x in found)
+
+    def shapes(convert):
+        """Check the shapes of outputs and gradients of tensors without values."""
+        given = [TYPES[kind](*(convert(x).requires_grad_() for x in p)) for p in (predicted, old)]
+        named = {k: convert(v).requires_grad_() for k, v in options.items()}
+        found = layer(*given, **named)
+        inputs = [*given[0], *given[1], *named.values()]
+        gradients = torch.autograd.grad(tuple(found), inputs, [torch.empty_like(x) for x in found])
+        assert [tuple(x.shape) for x in found] == expected
+        assert [x.shape for x in gradients] == [x.shape for x in inputs]
+        return found, gradients
+
+    found, gradients = shapes(lambda x: x.to("meta"))
+    assert all(x.is_meta for x in (*found, *gradients))
     with FakeTensorMode() as mode:
-        fake = [make(*(mode.from_tensor(x) for x in p)) for p in (predicted, old)]
-        found = layer(*fake, **{k: mode.from_tensor(v) for k, v in options.items()})
-    assert [tuple(x.shape) for x in found] == expected
+        shapes(mode.from_tensor)
+
+
+def test_real_bounds_among_fake_tensors_are_not_looked_at():
+    layer = KLProjection(torch.tensor(0.03), torch.tensor(0.01))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        p = DiagGaussian(*(mode.from_tensor(torch.ones(4, 2)) for _ in range(2)))
+        assert layer(p, p).std.shape == (4, 2)
 
 
 class Head(torch.nn.Module):
@@ -220,7 +234,7 @@ def test_bounds_are_checked_when_a_layer_is_made():
     for wrong, words in (
         (torch.tensor([0.1, 0.0]), "positive and finite; got 0"),
         (torch.nn.Parameter(torch.tensor(torch.nan)), "positive and finite; got nan"),
-        (torch.tensor(1), "a float, not int64"),
+        (torch.tensor(1), "float32 or float64, not int64"),
         ("0.1", "a number or an array, not str"),
         (None, "a number or an array, not NoneType"),
     ):

@@ -161,9 +161,10 @@ def test_bad_bounds(case, framework):
         for bound in (framework.array([0.1, 0.2]), framework.array([[0.1]])):
             with pytest.raises(ValueError, match=f"{name} must be a number or have the batch shape"):
                 case.make(framework)(good, good, **{name: bound})
-        with pytest.raises(ValueError, match=f"{name} must be a number or an array, not str"):
-            case.make(framework)(good, good, **{name: "0.1"})
-        with pytest.raises(ValueError, match=f"{name} must be a float, not int"):
+        for bound, word in (("0.1", "str"), (True, "bool"), (np.True_, "bool")):
+            with pytest.raises(ValueError, match=f"{name} must be a number or an array, not {word}"):
+                case.make(framework)(good, good, **{name: bound})
+        with pytest.raises(ValueError, match=f"{name} must be float32 or float64, not int"):
             case.make(framework)(good, good, **{name: framework.array([1], "int32")})
     with pytest.raises(ValueError, match="must be positive and finite"):
         case.make(framework, mean_bound=-0.1)(good, good)

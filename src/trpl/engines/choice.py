@@ -47,12 +47,12 @@ def is_floating(x: Any) -> bool:
     return x.dtype in _FLOATS
 
 
-_NUMBERS = (float, int, np.generic)
+_NUMBERS = (float, int, np.floating, np.integer)
 
 
 def is_number(x: object) -> TypeGuard[float]:
-    """Tell whether `x` is a scalar of Python or NumPy, whose value is known even if arrays are traced."""
-    return isinstance(x, _NUMBERS)
+    """Tell whether `x` is a number of Python or NumPy, whose value is known even if arrays are traced."""
+    return isinstance(x, _NUMBERS) and not isinstance(x, bool)
 
 
 def is_symbolic_number(x: object) -> bool:
@@ -128,7 +128,8 @@ def values_of(x: Any) -> np.ndarray | None:
         with state._DisableFuncTorch():  # inside `torch.func.grad` even a constant is wrapped
             while state._functorch.is_gradtrackingtensor(x):
                 x = state._functorch.get_unwrapped(x)
-            return x.numpy(force=True)
+            x = x.detach()
+            return None if is_fake(x) else x.numpy(force=True)  # fake in a `FakeTensorMode`, whatever it was
     if kind == "JAX" and not jax_is_concrete((x,)):
         return None
     return np.asarray(x)

@@ -34,11 +34,15 @@ def attach(problem: Problem, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return _attach_eagerly(problem, NUMPY, inputs, to_numpy(inputs, inputs[0].dtype))
     like = inputs[0]
     filled = [x if isinstance(x, Tensor) else like.new_full((), x) for x in inputs]
-    traced = torch.compiler.is_compiling() or any(x.is_meta or engines.is_fake(x) for x in tensors)
     with without_autocast(like):
-        if traced or torch._C._are_functorch_transforms_active():
+        if _without_values(filled) or torch._C._are_functorch_transforms_active():
             return Transformed.apply(problem, *filled)[: len(problem.signature.outputs)]  # pyright: ignore[reportOptionalSubscript]
         return _attach_eagerly(problem, torch_engine(), filled, [x.detach() for x in filled])
+
+
+def _without_values(tensors: Sequence[Tensor]) -> bool:
+    """Tell whether only shapes are known: under a compiler, or for meta and fake tensors."""
+    return torch.compiler.is_compiling() or any([x.is_meta or engines.is_fake(x) for x in tensors])
 
 
 MAX_KEPT = 1 << 15
@@ -106,7 +110,7 @@ def _backward(
     dense = [g for g in cotangents if g is not None]
     if not dense:
         return (None,) * num
-    if torch.compiler.is_compiling():
+    if _without_values(dense):
         return _traced_gradients(call, saved, cotangents, needed)
     transformed = torch._C._are_functorch_transforms_active()
     batched = any([_state._functorch.is_legacy_batchedtensor(g) for g in dense])
@@ -190,7 +194,7 @@ class Transformed(torch.autograd.Function):
 
     @staticmethod
     def forward(problem, *inputs):  # pyright: ignore[reportIncompatibleMethodOverride]
-        if torch.compiler.is_compiling() or any(x.is_meta or engines.is_fake(x) for x in inputs):
+        if _without_values(inputs):
             if problem.recover is not None:
                 solved = problem.solve(torch_engine(concrete=False), *inputs, whole=True)
                 return solved.outputs  # `recover` recomputes the residuals
@@ -208,12 +212,9 @@ class Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *cotangents):  # pyright: ignore[reportIncompatibleMethodOverride]
-        signature = ctx.problem.signature
-        num, saved = len(signature.outputs), ctx.saved_tensors
-        if not torch.compiler.is_compiling():  # without the operator's flags
-            saved = saved[: len(signature.saved_cores)]
+        num = len(ctx.problem.signature.outputs)
         call = _Call(ctx.problem, NUMPY, (True,) * num)
-        return (None, *_backward(call, saved, cotangents[:num], ctx.needs_input_grad[1:]))
+        return (None, *_backward(call, ctx.saved_tensors, cotangents[:num], ctx.needs_input_grad[1:]))
 
     @staticmethod
     def jvp(ctx, *_):
@@ -287,7 +288,7 @@ class FirstOrderOnly(torch.autograd.Function):
 def _traced_gradients(
     call: _Call, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> tuple[Any, ...]:
-    """Compute the pullback under a compiler.
+    """Compute the pullback where only shapes are known.
 
     For a fusible problem only inputs and outputs are saved. They are gated on the cotangent, so that AOTAutograd
     recomputes the residuals in the backward graph instead of saving every intermediate value and finding a root twice.

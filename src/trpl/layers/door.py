@@ -155,7 +155,7 @@ def _as_array(name: str, value: Any, like: Array, batch: tuple[int, ...]) -> Per
     if kind is None:
         raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
     if not is_floating(value):
-        raise ValueError(f"{name} must be a float, not {dtype_name(value)}")
+        raise ValueError(f"{name} must be float32 or float64, not {dtype_name(value)}")
     policy = framework_of(like)
     if kind == "NumPy" != policy:
         value, kind = engine_of(like).asarray(value, like), policy
@@ -183,12 +183,12 @@ def check_held(name: str, value: Any, *, positive: bool = True, parts: bool = Fa
     if (value is None and not positive) or is_symbolic_number(value):
         return
     found: np.ndarray | None
-    if is_number(value) and not isinstance(value, bool):
+    if is_number(value):
         found = np.asarray(value, np.float64)
     elif framework_of(value) is None:
         raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
     elif not is_floating(value):
-        raise ValueError(f"{name} must be a float, not {dtype_name(value)}")
+        raise ValueError(f"{name} must be float32 or float64, not {dtype_name(value)}")
     else:
         found = values_of(value) if check else None
         if found is None:

@@ -20,9 +20,6 @@ from trpl.types import A, cast
 if TYPE_CHECKING:
     from trpl.gaussians.values import Gaussian
 
-if TYPE_CHECKING:
-    pass
-
 
 class Given(Protocol):
     """What a caller may give for a policy: a policy value, or a distribution of the framework."""

@@ -40,7 +40,7 @@ def _root(e: Engine, excess: Vector, bound: PerState, known: Route | None, *, wh
     xp = e.xp
     if known is NARROW and not e.branches:  # nothing is skipped anyway, and x alone shows what is outside
         x = narrow_root(e, excess, bound)
-        return xp.where(x < 1.0, x, 1.0)  # NaN for equal policies
+        return xp.where(xp.any(excess != 0.0, axis=-1), x, 1.0)  # equal policies give NaN; so does an overflow
     route = choose(e, known, bound)
     if not whole:
         if e.all(surely_within(e, excess, bound)):
