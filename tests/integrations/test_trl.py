@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from trpl.errors import ConfigError
+from trpl.families.sparse import SparseCategorical
 from trpl.torch.head import score_kept
+from trpl.torch.tokens import trust_region_loss
 
 trl = pytest.importorskip("trl", reason="trl is not installed: pip install trpl[trl]")
 
@@ -108,6 +110,26 @@ def test_a_clip_may_be_asked_for_besides(tmp_path):
     theirs = grpo(tmp_path, copy_of(ours), epsilon=0.2)
     close(loss_and_gradient(ours, inputs), loss_and_gradient(theirs, inputs))
     assert theirs._metrics["train"]["clip_ratio/region_mean"][0] > 0.0
+
+
+def test_clip_and_trust_region_together_are_the_plain_functions(tmp_path):
+    both = {"regression_weight": 0.5, "pessimism": True}
+    trainer = trust_region(tmp_path, loss_type="bnpo", trust_region_bound=5e-3, epsilon=0.1, epsilon_high=0.2, **both)
+    inputs = batch(trainer)
+    mask = inputs["completion_mask"].bool()
+    found = loss_and_gradient(trainer, inputs)
+    logged = trainer._watch.flush("train")
+    assert logged["trust_region/projected_kl/max"] <= 5e-3 * (1.0 + 1e-4) < logged["trust_region/kl/max"]
+    assert trainer._metrics["train"]["clip_ratio/region_mean"][0] > 0.0
+    old = SparseCategorical(inputs[IDS][mask], inputs[LOG_PROBS][mask])
+    ids = torch.cat((inputs["prompt_ids"], inputs["completion_ids"]), 1)
+    seen = torch.cat((inputs["prompt_mask"], inputs["completion_mask"]), 1)
+    twin = copy_of(trainer)
+    hidden = twin.model(ids, seen).last_hidden_state[:, -mask.shape[1] - 1 : -1][mask]
+    predicted = score_kept(hidden, head_of(twin), old.ids).policy
+    advantages = inputs["advantages"][:, None].expand(mask.shape)[mask]
+    wanted = trust_region_loss(predicted, old, advantages, bound=5e-3, clip=0.1, clip_high=0.2, **both)
+    torch.testing.assert_close(found[0], wanted.loss.mean().detach(), rtol=1e-5, atol=1e-6)
 
 
 def copy_of(trainer):

@@ -174,6 +174,37 @@ def test_without_pessimism_two_classes_on_the_bound_have_no_gradient():
         assert gradient[0].tolist() == pytest.approx([slope, -slope], abs=1e-7)
 
 
+def test_a_clip_counts_no_gain_beyond_it_and_leaves_the_region_alone():
+    predicted, old = random_policies(scale=1.0)
+    logits = predicted.log_probs.clone().requires_grad_()
+    predicted = SparseCategorical(predicted.ids, logits.log_softmax(-1))
+    advantages = torch.randn(len(old.ids), dtype=torch.float64)
+    options = {"bound": BOUND, "regression_weight": 0.5, "pessimism": True}
+    free = trust_region_loss(predicted, old, advantages, **options)
+    held = trust_region_loss(predicted, old, advantages, clip=0.1, clip_high=0.2, **options)
+    assert torch.equal(held.projected_kl, free.projected_kl)
+    assert torch.equal(held.ratio, free.ratio)
+    beyond = torch.where(advantages > 0.0, free.ratio > 1.2, free.ratio < 0.9)
+    assert 20 < beyond.sum() < len(beyond) - 20
+    limit = torch.where(advantages > 0.0, 1.2, 0.9)
+    wanted = torch.where(beyond, 0.5 * free.regression - limit * advantages, free.loss)
+    torch.testing.assert_close(held.loss, wanted)
+    (gradient,) = torch.autograd.grad(held.loss[beyond & ~free.projected].sum(), logits)
+    assert not gradient.any()  # inside the region there is no regression either
+
+
+def test_a_clip_without_a_bound_is_ppos_loss():
+    """Ratios of 1.8 and 0.2 with advantages of 2 and −2 are paid as 1.2 and 0.9, the other way round in full."""
+    predicted, old = policies(torch.tensor([[0.9, 0.1], [0.1, 0.9]]).double().log().repeat(2, 1), torch.zeros(4, 2))
+    advantages = torch.tensor([2.0, -2.0, -2.0, 2.0])
+    found = trust_region_loss(
+        predicted, old, advantages, bound=math.inf, regression_weight=0.0, clip=0.1, clip_high=0.2
+    )
+    assert found.loss.tolist() == pytest.approx([-2.4, 1.8, 3.6, -0.4])
+    even = trust_region_loss(predicted, old, advantages, bound=math.inf, regression_weight=0.0, clip=0.1)
+    assert even.loss.tolist() == pytest.approx([-2.2, 1.8, 3.6, -0.4])
+
+
 def test_without_a_bound_it_is_the_plain_ratio():
     predicted, old = random_policies(scale=3.0)
     advantages = torch.randn(len(old.ids), dtype=torch.float64)

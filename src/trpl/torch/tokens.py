@@ -9,6 +9,11 @@ On the bound π̃ stays where it is when π moves straight in or out, so a token
 own advantage gets no gradient back. The pessimistic loss gives it one, as PPO's minimum does for a clipped ratio:
 
     loss = −min(π̃(a) A, π(a) A)/π_old(a) + α KL(π ‖ stop-gradient(π̃)).
+
+A KL ball lets an unlikely token grow many times over and holds a likely one back. With a clip as well, the ratio r of
+either loss is PPO's, and the projected policy is inside its region as before:
+
+    loss = −min(r A, clip(r, 1 − c, 1 + c_high) A) + α KL(π ‖ stop-gradient(π̃)).
 """
 
 from __future__ import annotations
@@ -46,8 +51,8 @@ class TokenLoss(NamedTuple):
     """The loss and diagnostics; one number per token, 0 outside of the mask.
 
     Attributes:
-        loss: −π̃(a)/π_old(a) · A + α KL(π‖π̃).
-        ratio: π̃(a)/π_old(a), a constant; with pessimism π(a)/π_old(a) where that promises less.
+        loss: −π̃(a)/π_old(a) · A + α KL(π‖π̃), or as `pessimism` and `clip` change it.
+        ratio: π̃(a)/π_old(a) before clipping, a constant; with pessimism π(a)/π_old(a) where that promises less.
         regression: KL(π‖π̃), a constant.
         kl: KL(π‖π_old), a constant.
         projected_kl: KL(π̃‖π_old), a constant, at most the bound.
@@ -111,6 +116,8 @@ def trust_region_loss(
     bound: float = 0.05,
     regression_weight: float = 1.0,
     pessimism: bool = False,
+    clip: float = math.inf,
+    clip_high: float | None = None,
     mask: Tensor | None = None,
 ) -> TokenLoss:
     """Compute the loss of each token, for the training loop to average.
@@ -123,6 +130,8 @@ def trust_region_loss(
         regression_weight: α.
         pessimism: Whether to take the smaller of π̃(a) A and π(a) A, which leads back the tokens that moved against
             their advantage.
+        clip: c, the largest gain or loss of the ratio that counts, as in PPO; with `bound=inf` this is PPO's loss.
+        clip_high: c_high, for ratios above 1; `clip` unless given.
         mask: `[*batch]`, whether to train on a token; other tokens may hold anything and get 0.
 
     Returns:
@@ -142,7 +151,8 @@ def trust_region_loss(
     if pessimism:
         sampled = pessimistic(sampled, predicted.log_probs[:, 0], advantages)
     ratio = (sampled - old.log_probs[:, 0].detach()).exp()
-    loss = regression_weight * found.regression - ratio * advantages
+    clipped = ratio.clamp(1.0 - clip, 1.0 + (clip if clip_high is None else clip_high))
+    loss = regression_weight * found.regression - torch.minimum(ratio * advantages, clipped * advantages)
     values = (loss, ratio.detach(), found.regression.detach(), found.kl, found.projected_kl)
     spread = [value.new_zeros(shape).masked_scatter(chosen, value) for value in values]
     return TokenLoss(*spread, projected=chosen.masked_scatter(chosen, found.projected))

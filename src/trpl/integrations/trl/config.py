@@ -21,7 +21,8 @@ class TrustRegionGRPOConfig(GRPOConfig):
             tokens that moved against their advantage are led back.
         kept_tokens: Ids kept per token, including the sampled one; all others are lumped into one class.
         kept_mass: Keep only as many of them as hold this probability under the old policy.
-        epsilon: The ratio's clip, off by default; a number clips the projected ratio as well.
+        epsilon: The ratio's clip, off by default; a number clips the projected ratio as well, so that clip and trust
+            region act together. The bound of the projected policy holds as before. `epsilon_high` is trl's.
 
     Raises:
         ConfigError: A number out of range.
