@@ -66,6 +66,16 @@ def test_the_papers_numbers_stand_beside_runs_of_its_budget(tmp_path):
     assert "paper 4255 ± 17" in page
 
 
+def test_means_shown_as_the_same_number_are_both_the_best(tmp_path):
+    root = write_runs(tmp_path / "runs", num_epochs=40)
+    for method, reached in (("kl", 500.0), ("ppo", 499.98)):
+        for file in root.glob(f"*/{method}/*/evaluations.jsonl"):
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            file.write_text("".join(json.dumps(line | {"returns": [reached] * 5}) + "\n" for line in lines))
+    page = write_report([root], tmp_path / "out", figures=False).read_text()
+    assert page.count('<strong class="value">500</strong>') == 4  # both columns of both methods
+
+
 def test_page_asks_for_nothing_from_elsewhere(report):
     page = report.read_text()
     assert "default-src 'none'" in page

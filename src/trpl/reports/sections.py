@@ -98,18 +98,22 @@ def _in_blocks(methods: dict[str, str]) -> list[tuple[str, bool]]:
 
 
 def _best(scores: Sequence[GroupScores]) -> dict[tuple[str, str], list[str]]:
-    """List the best methods by task and column, with and without entropy control separately as in the paper."""
-    top: dict[tuple, tuple[float, str]] = {}
+    """List the best methods by task and column, with and without entropy control separately as in the paper.
+
+    Methods whose means are shown as the same number share the place.
+    """
+    shown: dict[tuple[str, str, bool], dict[str, int]] = {}
     for entry in scores:
         for column in ("early", "final"):
             score: Score | None = getattr(entry, column)
             found = known(entry.group.method)
             key = (entry.group.env_id, column, found is not None and found.controls_entropy)
-            if score and (key not in top or score.estimate.value > top[key][0]):
-                top[key] = (float(score.estimate.value), entry.group.name)
+            if score:
+                shown.setdefault(key, {})[entry.group.name] = round(float(score.estimate.value))
     best: dict[tuple[str, str], list[str]] = {}
-    for (task, column, _), (_, name) in top.items():
-        best.setdefault((task, column), []).append(name)
+    for (task, column, _), values in shown.items():
+        top = max(values.values())
+        best.setdefault((task, column), []).extend(name for name, value in values.items() if value == top)
     return best
 
 

@@ -142,7 +142,8 @@ def audit(group: Group, part: str) -> Audit | None:
 
     if part == "whole":
         bound, before, before_max = column("bound"), column("kl"), column("kl_max")
-        after, after_max = column("after_mean") + column("after_cov"), np.full(bound.size, np.nan)
+        after = column("after_mean") + column("after_cov")
+        after_max = np.where(column("after_cov_max") == 0.0, column("after_mean_max"), np.nan)  # else of another state
     else:
         bound, before, before_max = column(f"{part}_bound"), column(f"before_{part}"), column(f"before_{part}_max")
         after, after_max = column(f"after_{part}"), column(f"after_{part}_max")
