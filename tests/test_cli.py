@@ -4,13 +4,17 @@ import io
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 from rich.console import Console
 
 from trpl import cli
 from trpl.policies.heads import GaussianHead
 from trpl.presets import preset
-from trpl.runs.progress import Progress
+from trpl.rollouts.spaces import head_of
+from trpl.runs.progress import Progress, remarks
+from trpl.runs.trainer import task_of
 
 TINY = [
     *(
@@ -208,6 +212,30 @@ def test_what_a_user_may_not_expect_is_said_at_the_start(capsys, tmp_path):
     assert "actions in units of the action box, clipped to the box; initial deviation 1" in err
     assert "no preset was tuned for Pendulum-v1" in err
     assert "a budget of 64 steps (--steps N changes it)" in err
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "said"),
+    [
+        (spaces.Box(0, 1000, (2,)), {}, ["actions in units of the action box, clipped to the box"]),
+        (spaces.Box(-np.inf, np.inf, (2,)), {}, ["actions as the policy gives them"]),
+        (spaces.Box(0, 1, (2,)), {"policy": "squashed"}, ["actions squashed into the box by tanh"]),
+        (spaces.Discrete(3), {}, ["the policy is a Categorical"]),
+        (
+            spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 5, (2,)))),
+            {},
+            [
+                "the policy is a Product of Categorical, Gaussian",
+                "actions in units of the action box, clipped to the box",
+            ],
+        ),
+    ],
+    ids=str,
+)
+def test_how_actions_reach_the_environment_is_said(space, options, said):
+    config = preset("kl", "Pendulum-v1", **options)
+    found = remarks(config, head_of(space, task_of(config)))[:-1]  # the last one is about the preset
+    assert [line.removesuffix("; initial deviation 1") for line in found] == said
 
 
 def test_settings_by_name_reach_the_configuration(capsys, monkeypatch):

@@ -3,11 +3,13 @@
 import time
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
-from trpl.policies.heads import Head
+from trpl.policies.actions import ActionMap
+from trpl.policies.heads import GaussianHead, Head, ProductHead
 from trpl.presets.tables import TABLES
 from trpl.runs.screen import Screen
 from trpl.settings import Config
@@ -77,19 +79,28 @@ class Progress(Screen):
 
 def remarks(config: Config, head: Head) -> list[str]:
     """List what a user may not expect of a run, before it starts."""
-    units = {"raw": "as the policy gives them", "box": "in units of the action box"}[config.action_units]
-    clipped = ", clipped to the box" if config.clip_actions else ""
-    if config.policy == "squashed":
-        units, clipped = "squashed into the box by tanh", ""
-    found = [f"actions {units}{clipped}; initial deviation {config.initial_std:g}"]
-    if not head.gaussian:
-        found = [f"the policy is a {head.words}"]
+    parts = head.parts if isinstance(head, ProductHead) else (head,)
+    boxes = {_taken(part.actions) for part in parts if isinstance(part, GaussianHead)}
+    found = [] if head.gaussian else [f"the policy is a {head.words}"]
+    found += [f"actions {how}; initial deviation {config.initial_std:g}" for how in sorted(boxes)]
     if all(config.env_id not in table.tasks for table in TABLES.values()):
         found.append(
             f"no preset was tuned for {config.env_id}: these are the MuJoCo settings, with a budget of"
             f" {config.total_steps:,} steps (--steps N changes it)"
         )
     return found
+
+
+def _taken(actions: ActionMap | None) -> str:
+    """Say how a Gaussian's numbers become actions in a Box."""
+    if actions is None:
+        return "as the policy gives them"
+    if actions.squash:
+        return "squashed into the box by tanh"
+    moved = (actions.gain != 1.0).any() or actions.offset.any()
+    units = "in units of the action box" if moved else "as the policy gives them"
+    limits = [x for x in (actions.low, actions.high) if x is not None]
+    return units + (", clipped to the box" if any(np.isfinite(x).any() for x in limits) else "")
 
 
 def _duration(seconds: float) -> str:
