@@ -41,7 +41,10 @@ class Interpolated:
 
     def residuals(self, held: Held) -> tuple[Like, ...]:
         """Return the shapes of s and, with an entropy, of τ and the active constraints."""
-        return projection.residuals(len(self.cores), held)
+        return self._projection(held).residuals()
+
+    def _projection(self, held: Held) -> projection.Projection:
+        return projection.Projection(self.between, self.cores, held)
 
     def _inputs(self, p: Policy, q: Policy, bound: PerState, entropy: PerState | None) -> tuple[Array, ...]:
         return (*p.arrays, *q.arrays, bound, *(() if entropy is None else (entropy,)))
@@ -50,7 +53,7 @@ class Interpolated:
         self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held, *, whole: bool
     ) -> Solved | None:
         """See `trpl.families.protocol.Family.solve`."""
-        return projection.solve(e, self.between, self.cores, self._inputs(p, q, bound, entropy), held, whole=whole)
+        return self._projection(held).solve(e, self._inputs(p, q, bound, entropy), whole=whole)
 
     def pullback(
         self,
@@ -63,13 +66,13 @@ class Interpolated:
         held: Held,
     ) -> Sequence[Array | None]:
         """See `trpl.families.protocol.Family.pullback`."""
-        return projection.pullback(e, self.between, self.cores, inputs, residuals, cotangents, needed, held)
+        return self._projection(held).pullback(e, inputs, residuals, cotangents, needed)
 
     def multipliers(
         self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held
     ) -> tuple[PerState, PerState]:
         """Compute η of the KL and ω of the entropy; 0 where a constraint is inactive."""
-        return projection.multipliers(e, self.between, self.cores, self._inputs(p, q, bound, entropy), held)
+        return self._projection(held).multipliers(e, self._inputs(p, q, bound, entropy))
 
     def entropy_range(self, e: Engine, q: Policy, bound: PerState) -> tuple[PerState, PerState]:
         """Return the least and the greatest H − H(q) of any policy within the bound of q."""

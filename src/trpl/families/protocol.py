@@ -7,8 +7,9 @@ with a hand-written derivative. `register` makes it known to layers, audits, pen
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
+from trpl.natural.solver import Held
 from trpl.types import A_co, cast
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     Q = TypeVar("Q", bound=Policy, default=Policy)
 else:
     P, Q = TypeVar("P"), TypeVar("Q")
-Held: TypeAlias = Literal["free", "minimum", "equal"]
-"""A joint projection's constraint on the entropy: none, H ≥ β, or H = β."""
 
 
 class Family(Protocol[P]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from trpl.engines import NUMPY
 from trpl.implicit import Like, Solved
 from trpl.implicit.problems import align, broadcast_shapes
 from trpl.natural.path import Path
-from trpl.natural.solver import Entropy, Place, entropy_tolerance, find, shares
+from trpl.natural.solver import Entropy, Held, Place, entropy_tolerance, find, shares
 from trpl.types import cast
 
 if TYPE_CHECKING:
@@ -40,140 +40,181 @@ class Between(Protocol):
 
 
 class Problem(NamedTuple):
-    """The arrays of a projection, with aligned leading axes, and the core axes of a policy's arrays."""
+    """The arrays of a projection, with aligned leading axes, in the broadcast batch shape where they are numbers."""
 
     predicted: tuple[Array, ...]
-    old: tuple[Array, ...]
+    path: Path
+    batch: tuple[int, ...]
     bound: PerState
-    entropy: PerState | None
-    cores: tuple[int, ...]
-    equality: bool
+    entropy: Entropy | None
 
-    @classmethod
-    def of(cls, inputs: Sequence[Array], cores: tuple[int, ...], held: str) -> Problem:
-        """Make the problem from `(*predicted, *old, bound[, entropy])`."""
-        num = len(cores)
-        every = (*cores, *cores, *(0,) * (len(inputs) - 2 * num))
-        aligned = align(*zip(inputs, every, strict=True))
-        entropy = aligned[2 * num + 1] if held != "free" else None
-        return cls(aligned[:num], aligned[num : 2 * num], aligned[2 * num], entropy, cores, held == "equal")
+    def place(self, e: Engine) -> Place:
+        """Find the projection's position on the path."""
+        return find(e, self.path, self.bound, self.entropy)
+
+
+class Projection(NamedTuple):
+    """The joint projection of a family, given by its path and the core axes of its arrays, for one entropy constraint.
+
+    `inputs` are everywhere `(*predicted, *old, bound[, entropy])`.
+    """
+
+    between: Between
+    cores: tuple[int, ...]
+    held: Held = "free"
 
     @property
-    def batch(self) -> tuple[int, ...]:
-        """The broadcast leading axes."""
-        arrays = zip((*self.predicted, *self.old), (*self.cores, *self.cores), strict=True)
-        leading = [tuple(x.shape[: x.ndim - core]) for x, core in arrays]
-        leading += [tuple(x.shape) for x in (self.bound, self.entropy) if x is not None]
-        return broadcast_shapes(*leading)
+    def input_cores(self) -> tuple[int, ...]:
+        """The number of trailing non-batch axes of each input."""
+        return (*self.cores, *self.cores, *(0,) * (1 if self.held == "free" else 2))
 
-    def path(self, e: Engine, between: Between) -> Path:
-        """Make the path from the old to the predicted policy."""
-        return between(e, self.predicted, self.old)
+    def residuals(self) -> tuple[Like, ...]:
+        """Return the shapes of s and, with an entropy, of τ and the active constraints."""
+        return (Like(tuple(range(len(self.input_cores)))),) * (1 if self.held == "free" else 3)
 
-    def place(self, e: Engine, path: Path) -> Place:
-        """Find the projection's position on the path."""
-        batch = self.batch
-        bound = e.xp.broadcast_to(self.bound, batch)
-        if self.entropy is None:
-            return find(e, path, bound)
-        return find(e, path, bound, Entropy(e.xp.broadcast_to(self.entropy, batch), self.equality))
+    def batch(self, inputs: Sequence[Array]) -> tuple[int, ...]:
+        """Return the broadcast leading axes."""
+        every = zip(inputs, self.input_cores, strict=True)
+        return broadcast_shapes(*(tuple(x.shape[: x.ndim - core]) for x, core in every))
 
+    def problem(self, e: Engine, inputs: Sequence[Array]) -> Problem:
+        """Make the path from the old to the predicted policy, and broadcast the bound and the entropy."""
+        num, batch = len(self.cores), self.batch(inputs)
+        aligned = align(*zip(inputs, self.input_cores, strict=True))
+        predicted, old, numbers = aligned[:num], aligned[num : 2 * num], aligned[2 * num :]
+        bound, *target = (e.xp.broadcast_to(x, batch) for x in numbers)
+        entropy = Entropy(*target, equality=self.held == "equal") if target else None
+        return Problem(predicted, self.between(e, predicted, old), batch, bound, entropy)
 
-def residuals(num_arrays: int, held: str) -> tuple[Like, ...]:
-    """Return the shapes of s and, with an entropy, of τ and the active constraints."""
-    every = tuple(range(2 * num_arrays + (1 if held == "free" else 2)))
-    return (Like(every),) * (1 if held == "free" else 3)
+    def solve(self, e: Engine, inputs: Sequence[Array], *, whole: bool) -> Solved | None:
+        """Return the projected arrays and the residuals; None if no state has to move, unless `whole`."""
+        found, moved = self._solve_in_blocks(inputs) if e is NUMPY else self._solve(e, inputs)
+        return found if whole or e.any(moved) else None
 
+    def _solve(self, e: Engine, inputs: Sequence[Array]) -> tuple[Solved, Mask]:
+        """Return the solution, and the mask of states that differ from the prediction."""
+        problem = self.problem(e, inputs)
+        path, place = problem.path, problem.place(e)
+        moved = place.moved
+        if path.exceeds_support is not None:
+            moved = moved | path.exceeds_support
+        outputs, everybody = [], e.all(moved)
+        for x, at, core in zip(problem.predicted, path.at(e, place.s, place.tau), self.cores, strict=True):
+            mask = moved[(..., *(None,) * core)]
+            own = e.xp.broadcast_to(x, (*problem.batch, *x.shape[x.ndim - core :]))
+            outputs.append(at if everybody else e.xp.where(mask, at, own))
+        if place.tau is None or place.held is None:
+            return Solved(tuple(outputs), (e.xp.where(moved, place.s, 1.0),)), moved
+        one = e.xp.ones_like(place.s)
+        binding = e.xp.where(place.outside, one, 0.0 * one) + e.xp.where(place.held, 2.0 * one, 0.0 * one)
+        return Solved(tuple(outputs), (place.s, place.tau, binding)), moved
 
-def solve(
-    e: Engine, between: Between, cores: tuple[int, ...], inputs: Sequence[Array], held: str, *, whole: bool
-) -> Solved | None:
-    """Return the projected arrays, s, τ and the active constraints; None if no state has to move, unless `whole`."""
-    if e is NUMPY:
-        return _solve_in_blocks(between, cores, inputs, held, whole=whole)
-    found, moved = _solve(e, between, Problem.of(inputs, cores, held))
-    return found if whole or e.any(moved) else None
+    def pullback(
+        self,
+        e: Engine,
+        inputs: Sequence[Array],
+        left: Sequence[Array],
+        cotangents: Sequence[Array | None],
+        needed: Sequence[bool],
+    ) -> list[Array | None]:
+        """Compute the cotangents of the inputs from the residuals `left`."""
+        old_too = any(needed[len(self.cores) : 2 * len(self.cores)])
+        run = self._pullback_in_blocks if e is NUMPY else self._pullback
+        return run(e, inputs, left, cotangents, old_too)
 
+    def _pullback(
+        self,
+        e: Engine,
+        inputs: Sequence[Array],
+        left: Sequence[Array],
+        cotangents: Sequence[Array | None],
+        old_too: bool,
+    ) -> list[Array | None]:
+        problem, place = self.problem(e, inputs), _place(e, left)
+        given = []
+        for g, x, core in zip(cotangents, problem.predicted, self.cores, strict=True):
+            like = e.xp.broadcast_to(x, (*problem.batch, *x.shape[x.ndim - core :]))
+            given.append(e.xp.zeros_like(like) if g is None else g)
+        linear = problem.path.linear(e, place.s, place.tau, given)
+        found = shares(e, place, linear)
+        to_predicted, to_old = linear.back(found.along_path, found.along_warmth, old_too)
+        of_old = (None,) * len(self.cores) if to_old is None else to_old
+        return [*to_predicted, *of_old, found.bound, found.entropy][: len(inputs)]
 
-def _solve(e: Engine, between: Between, problem: Problem) -> tuple[Solved, Mask]:
-    """Return the solution, and the mask of states that differ from the prediction."""
-    path = problem.path(e, between)
-    place = problem.place(e, path)
-    moved, shape = place.moved, problem.batch
-    if path.exceeds_support is not None:
-        moved = moved | path.exceeds_support
-    outputs, everybody = [], e.all(moved)
-    for x, at, core in zip(problem.predicted, path.at(e, place.s, place.tau), problem.cores, strict=True):
-        mask = moved[(..., *(None,) * core)]
-        own = e.xp.broadcast_to(x, (*shape, *x.shape[x.ndim - core :]))
-        outputs.append(at if everybody else e.xp.where(mask, at, own))
-    if place.tau is None or place.held is None:
-        return Solved(tuple(outputs), (e.xp.where(moved, place.s, 1.0),)), moved
-    one = e.xp.ones_like(place.s)
-    binding = e.xp.where(place.outside, one, 0.0 * one) + e.xp.where(place.held, 2.0 * one, 0.0 * one)
-    return Solved(tuple(outputs), (place.s, place.tau, binding)), moved
+    def multipliers(self, e: Engine, inputs: Sequence[Array]) -> tuple[PerState, PerState]:
+        """Compute η = 1/s − 1 of the KL and ω = (1 + η)(1/τ − 1) of the entropy; 0 where a constraint is inactive."""
+        place = self.problem(e, inputs).place(e)
+        s = e.xp.where(place.s > 0.0, place.s, 1.0)
+        eta = e.xp.where(place.outside, e.xp.where(place.s > 0.0, 1.0 / s - 1.0, math.inf), 0.0)
+        if place.tau is None or place.held is None:
+            return eta, 0.0 * s
+        return eta, e.xp.where(place.held, (1.0 / place.tau - 1.0) / s, 0.0)
+
+    # Blocks of states, for NumPy -------------------------------------------------------------------------------------
+
+    def _flat(self, inputs: Sequence[Array]) -> tuple[list[np.ndarray], list[slice]]:
+        """Flatten the batch of the inputs to one leading axis; return slices of the states too."""
+        batch = self.batch(inputs)
+        flat = [_rows(x, batch, core) for x, core in zip(inputs, self.input_cores, strict=True)]
+        num, widest = len(flat[0]), max(math.prod(x.shape[1:]) for x in flat[: len(self.cores)])
+        count = max(1, round(num * widest / BLOCK))  # equal blocks: a small one needs as many calls as a large one
+        step = max(1, -(-num // count))
+        return flat, [slice(i, min(i + step, num)) for i in range(0, num, step)]
+
+    def _solve_in_blocks(self, inputs: Sequence[Array]) -> tuple[Solved, Mask]:
+        flat, blocks = self._flat(inputs)
+        num, dtype = len(self.cores), flat[0].dtype
+        results = [np.empty(x.shape, dtype) for x in flat[:num]]
+        results += [np.empty(len(flat[0]), dtype) for _ in self.residuals()]
+        moved = np.empty(len(flat[0]), bool)
+        for rows in blocks:
+            found, moved[rows] = self._solve(NUMPY, _wide(flat, rows))
+            for into, x in zip(results, (*found.outputs, *found.residuals), strict=True):
+                into[rows] = x
+        shaped = [x.reshape(*self.batch(inputs), *x.shape[1:]) for x in results]
+        return Solved(tuple(shaped[:num]), tuple(shaped[num:])), cast("Mask", moved)
+
+    def _pullback_in_blocks(
+        self,
+        e: Engine,
+        inputs: Sequence[Array],
+        left: Sequence[Array],
+        cotangents: Sequence[Array | None],
+        old_too: bool,
+    ) -> list[Array | None]:
+        num, batch = len(self.cores), self.batch(inputs)
+        flat, blocks = self._flat(inputs)
+        flat_left = [_rows(x, batch, 0) for x in left]
+        given = [None if g is None else _rows(g, batch, core) for g, core in zip(cotangents, self.cores, strict=True)]
+        wanted = [old_too or not num <= i < 2 * num for i in range(len(flat))]
+        results = [np.empty(x.shape, flat[0].dtype) if want else None for x, want in zip(flat, wanted, strict=True)]
+        for rows in blocks:
+            own, here, pulled = (_wide(arrays, rows) for arrays in (flat, flat_left, given))
+            found = self._pullback(e, own, here, pulled, old_too)
+            for into, x in zip(results, found, strict=True):
+                if into is not None:
+                    into[rows] = x
+        return cast("list[Array | None]", [None if x is None else x.reshape(*batch, *x.shape[1:]) for x in results])
 
 
 def _place(e: Engine, left: Sequence[Array]) -> Place:
     """Rebuild the position from the residuals of `_solve`."""
     if len(left) == 1:
-        return Place(left[0], None, left[0] < 1.0, None, left[0] < 0.0)
+        return Place(left[0], None, left[0] < 1.0, None)
     s, tau, binding = left
     held = binding > 1.5
-    return Place(s, tau, (binding - e.xp.where(held, 2.0, 0.0)) > 0.5, held, s < 0.0)
+    return Place(s, tau, (binding - e.xp.where(held, 2.0, 0.0)) > 0.5, held)
 
 
-def pullback(
-    e: Engine,
-    between: Between,
-    cores: tuple[int, ...],
-    inputs: Sequence[Array],
-    left: Sequence[Array],
-    cotangents: Sequence[Array | None],
-    needed: Sequence[bool],
-    held: str,
-) -> list[Array | None]:
-    """Compute the cotangents of `(*predicted, *old, bound[, entropy])`."""
-    run = _pullback_in_blocks if e is NUMPY else _pullback
-    return run(e, between, cores, inputs, left, cotangents, needed, held)
+def _rows(x: Array, batch: tuple[int, ...], core: int) -> np.ndarray:
+    """Flatten the batch of an array to one leading axis; a view if nothing is broadcast."""
+    tail = x.shape[x.ndim - core :]
+    return np.broadcast_to(cast("np.ndarray", x), (*batch, *tail)).reshape(-1, *tail)
 
 
-def _pullback(
-    e: Engine,
-    between: Between,
-    cores: tuple[int, ...],
-    inputs: Sequence[Array],
-    left: Sequence[Array],
-    cotangents: Sequence[Array | None],
-    needed: Sequence[bool],
-    held: str,
-) -> list[Array | None]:
-    problem = Problem.of(inputs, cores, held)
-    path = problem.path(e, between)
-    batch, place = problem.batch, _place(e, left)
-    given = []
-    for g, x, core in zip(cotangents, problem.predicted, cores, strict=True):
-        like = e.xp.broadcast_to(x, (*batch, *x.shape[x.ndim - core :]))
-        given.append(e.xp.zeros_like(like) if g is None else g)
-    linear = path.linear(e, place.s, place.tau, given)
-    found = shares(e, place, linear)
-    old_needed = any(needed[len(cores) : 2 * len(cores)])
-    to_predicted, to_old = linear.back(found.along_path, found.along_warmth, old_needed)
-    of_old = (None,) * len(cores) if to_old is None else to_old
-    return [*to_predicted, *of_old, found.bound, found.entropy][: len(inputs)]
-
-
-def multipliers(
-    e: Engine, between: Between, cores: tuple[int, ...], inputs: Sequence[Array], held: str
-) -> tuple[PerState, PerState]:
-    """Compute η = 1/s − 1 of the KL and ω = (1 + η)(1/τ − 1) of the entropy; 0 where a constraint is inactive."""
-    problem = Problem.of(inputs, cores, held)
-    place = problem.place(e, problem.path(e, between))
-    s = e.xp.where(place.s > 0.0, place.s, 1.0)
-    eta = e.xp.where(place.outside, e.xp.where(place.s > 0.0, 1.0 / s - 1.0, math.inf), 0.0)
-    if place.tau is None or place.held is None:
-        return eta, 0.0 * s
-    return eta, e.xp.where(place.held, (1.0 / place.tau - 1.0) / s, 0.0)
+def _wide(arrays: Sequence[np.ndarray | None], rows: slice) -> list[Any]:
+    """Select states, in float64."""
+    return [x if x is None else x[rows].astype(np.float64, copy=False) for x in arrays]
 
 
 def entropy_range(
@@ -185,9 +226,9 @@ def entropy_range(
     of a very sharp power of q. Powers of a uniform policy are uniform, so its least entropy is unknown (−∞). The range
     includes the tolerance within which an entropy counts as met.
     """
-    problem = Problem.of((*old, *old, bound), cores, "free")
-    old, bound = problem.old, e.xp.broadcast_to(problem.bound, problem.batch)
-    here, one = between(e, old, old), e.xp.ones_like(bound)
+    projection = Projection(between, cores)
+    problem = projection.problem(e, (*old, *old, bound))
+    old, here, bound, one = problem.predicted, problem.path, problem.bound, e.xp.ones_like(problem.bound)
     spread = here.moments(e, 0.0 * one, one).warmth
     varies = spread > UNIFORM
     sharp = SHARP / e.xp.sqrt(e.xp.clip(spread, UNIFORM, 1.0))
@@ -201,88 +242,3 @@ def entropy_range(
     slack = entropy_tolerance(e, bound)
     least = e.xp.where(varies, least - slack * (1.0 + e.xp.abs(least)), -math.inf)
     return least, greatest + slack * (1.0 + e.xp.abs(greatest))
-
-
-# Blocks of states, for NumPy -----------------------------------------------------------------------------------------
-
-
-def _rows(x: Array, batch: tuple[int, ...], core: int) -> np.ndarray:
-    """Flatten the batch of an array to one leading axis; a view if nothing is broadcast."""
-    tail = x.shape[x.ndim - core :]
-    return np.broadcast_to(cast("np.ndarray", x), (*batch, *tail)).reshape(-1, *tail)
-
-
-def _blocks(problem: Problem) -> tuple[int, list[slice]]:
-    """Return the number of states, and slices of them."""
-    num = math.prod(problem.batch)
-    widest = max(math.prod(x.shape[x.ndim - core :]) for x, core in zip(problem.predicted, problem.cores, strict=True))
-    count = max(1, round(num * widest / BLOCK))  # equal blocks: a small one needs as many calls as a large one
-    step = max(1, -(-num // count))
-    return num, [slice(i, min(i + step, num)) for i in range(0, num, step)]
-
-
-def _wide(x: np.ndarray) -> np.ndarray:
-    return x.astype(np.float64) if x.dtype != np.float64 else x
-
-
-def _every_core(cores: tuple[int, ...], num: int) -> tuple[int, ...]:
-    return (*cores, *cores, *(0,) * (num - 2 * len(cores)))
-
-
-def _solve_in_blocks(
-    between: Between, cores: tuple[int, ...], inputs: Sequence[Array], held: str, *, whole: bool
-) -> Solved | None:
-    problem = Problem.of(inputs, cores, held)
-    batch = problem.batch
-    num, blocks = _blocks(problem)
-    every = _every_core(cores, len(inputs))
-    flat = [_rows(x, batch, core) for x, core in zip(inputs, every, strict=True)]
-    outputs = [np.empty(x.shape, flat[0].dtype) for x in flat[: len(cores)]]
-    left = [np.empty(num, flat[0].dtype) for _ in residuals(len(cores), held)]
-    any_moved = False
-    for rows in blocks:
-        found, moved = _solve(NUMPY, between, Problem.of([_wide(x[rows]) for x in flat], cores, held))
-        for into, x in zip((*outputs, *left), (*found.outputs, *found.residuals), strict=True):
-            into[rows] = x
-        any_moved = any_moved or bool(moved.any())
-    if not any_moved and not whole:
-        return None
-    shaped = [x.reshape(*batch, *x.shape[1:]) for x in (*outputs, *left)]
-    return Solved(tuple(shaped[: len(cores)]), tuple(shaped[len(cores) :]))
-
-
-def _pullback_in_blocks(
-    e: Engine,
-    between: Between,
-    cores: tuple[int, ...],
-    inputs: Sequence[Array],
-    left: Sequence[Array],
-    cotangents: Sequence[Array | None],
-    needed: Sequence[bool],
-    held: str,
-) -> list[Array | None]:
-    problem = Problem.of(inputs, cores, held)
-    batch = problem.batch
-    _, blocks = _blocks(problem)
-    every = _every_core(cores, len(inputs))
-    flat = [_rows(x, batch, core) for x, core in zip(inputs, every, strict=True)]
-    flat_left = [_rows(x, batch, 0) for x in left]
-    flat_given = [None if g is None else _rows(g, batch, core) for g, core in zip(cotangents, cores, strict=True)]
-    old_needed = any(needed[len(cores) : 2 * len(cores)])
-    wanted = [i < len(cores) or i >= 2 * len(cores) or old_needed for i in range(len(inputs))]
-    outputs = [np.empty(x.shape, flat[0].dtype) if want else None for x, want in zip(flat, wanted, strict=True)]
-    for rows in blocks:
-        found = _pullback(
-            e,
-            between,
-            cores,
-            [_wide(x[rows]) for x in flat],
-            [_wide(x[rows]) for x in flat_left],
-            [None if g is None else _wide(g[rows]) for g in flat_given],
-            needed,
-            held,
-        )
-        for into, x in zip(outputs, found, strict=True):
-            if into is not None:
-                into[rows] = x
-    return cast("list[Array | None]", [None if x is None else x.reshape(*batch, *x.shape[1:]) for x in outputs])

@@ -7,7 +7,7 @@ functions, found by bracketing.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from trpl.natural.path import Linear, Moments, Path
 from trpl.roots import bracketed_root
@@ -26,6 +26,10 @@ MAX_LOG_TAU_STEP = 2.0  # largest step in log τ without a bracket
 MIN_LOG_TAU, MAX_LOG_TAU = -60.0, math.log(1e4)  # everything is uniform below; above, two classes nearly tie
 
 
+Held: TypeAlias = Literal["free", "minimum", "equal"]
+"""A joint projection's constraint on the entropy: none, H ≥ β, or H = β."""
+
+
 class Entropy(NamedTuple):
     """The target β of each state, and whether it is an equality or a lower bound."""
 
@@ -40,7 +44,6 @@ class Place(NamedTuple):
     tau: PerState | None
     outside: Mask
     held: Mask | None
-    unreachable: Mask  # no policy of this family is within the bound and meets the entropy
 
     @property
     def moved(self) -> Mask:
@@ -74,7 +77,7 @@ def _bound_alone(e: Engine, path: Path, bound: PerState) -> Place:
         unsure = ~guess.sure
         s = e.branch(unsure, search, lambda s, _: s, guess.s, unsure)
     s = xp.where(reachable, s, 0.0)
-    return Place(s, None, s < 1.0, None, ~reachable)
+    return Place(s, None, s < 1.0, None)
 
 
 def _search(e: Engine, path: Path, room: PerState, wanted: Mask) -> PerState:
@@ -132,7 +135,7 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
         s = xp.where(jumps, BEFORE_A_JUMP * s, s)
         tau, _, held = at(s)
         outside = outside & ~(jumps & held)
-    return Place(s, tau, outside, held, (room < 0.0) | ((tau != 1.0) & ~held))
+    return Place(s, tau, outside, held)
 
 
 def find_tau(e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState) -> PerState:
