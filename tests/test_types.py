@@ -24,7 +24,6 @@ FOREIGN = {
     "compat/trust_region_projections.py: policy",  # the authors' class
     "engines/choice.py: arrays",  # asks what it is given
     "engines/choice.py: x",
-    "families/checks.py: x",
     "integrations/brax.py: settings",
     "integrations/distributions.py: old",  # distributions of any library, known by what they offer
     "integrations/distributions.py: p",
@@ -38,11 +37,8 @@ FOREIGN = {
     "integrations/sb3/audit.py: observations",
     "integrations/skrl.py: policy",
     "integrations/skrl.py: settings",
-    "layers/door.py: bound",  # refuses what is no bound
     "policies/covariances.py: x",  # asks where it is
-    "policies/heads/product.py: settings",
-    "runs/records.py: arrays",  # JSON
-    "runs/records.py: returns",
+    "runs/records.py: returns",  # JSON
     "torch/distributions.py: p",
 }
 """Objects of other libraries without types, values of JSON and of the command line, and checks of what is given."""

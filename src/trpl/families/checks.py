@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from trpl.types import Array
 
 
-def dtype_name(x: Any) -> str:
+def dtype_name(x: Array) -> str:
     """Return the dtype's name, float32 for example, in any framework."""
     return str(x.dtype).removeprefix("torch.")
 

@@ -142,7 +142,7 @@ class TRPL(A2CAgent):
         # its log-probabilities are negated
         model: Any = self.model
         answer, actions = model.answer, self._batch["actions"]
-        terms = self.region.terms_by_state(
+        terms = self.region.terms(
             self._gaussian(answer["mus"], answer["sigmas"]),
             self._old(self._batch),
             actions=actions,

@@ -138,7 +138,7 @@ class TRPL(PPO):
                     old_log_prob=batch.log_prob.squeeze(-1),
                     advantages=batch.advantages.squeeze(-1),
                     constraint=constraint,
-                )
+                ).mean()
                 value_loss = self._value_loss(inputs, batch)
                 bonus = self.cfg.entropy_loss_scale * terms.entropy
                 self._step(self.region.regression_weight * terms.penalty - terms.surrogate - bonus + value_loss)

@@ -33,12 +33,20 @@ P = TypeVar("P", bound=Policy[Tensor])
 
 
 class Terms(NamedTuple):
-    """The terms of the loss on one minibatch, per state or as means over the states, and the projected policy."""
+    """The terms of the loss `regression_weight · penalty − surrogate` in each state, and the projected policy."""
 
     surrogate: Tensor
     penalty: Tensor
     entropy: Tensor
     projected: Policy[Tensor]
+
+    def mean(self) -> Terms:
+        """Average the terms over the states.
+
+        Returns:
+            The means, with the same policy.
+        """
+        return Terms(*(x.mean() for x in self[:-1]), projected=self.projected)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -199,39 +207,6 @@ class TrustRegion:
         return {"entropy" if self.entropy_equality else "min_entropy": cast("float", value)}
 
     def terms(
-        self,
-        predicted: Policy[Tensor],
-        old: Policy[Tensor],
-        *,
-        actions: Tensor,
-        old_log_prob: Tensor,
-        advantages: Tensor,
-        constraint: dict[str, float],
-    ) -> Terms:
-        """Average `terms_by_state`; a loss is `regression_weight · penalty − surrogate`.
-
-        Args:
-            predicted: See `terms_by_state`.
-            old: See `terms_by_state`.
-            actions: See `terms_by_state`.
-            old_log_prob: See `terms_by_state`.
-            advantages: See `terms_by_state`.
-            constraint: See `terms_by_state`.
-
-        Returns:
-            Means over the states.
-        """
-        found = self.terms_by_state(
-            predicted,
-            old,
-            actions=actions,
-            old_log_prob=old_log_prob,
-            advantages=advantages,
-            constraint=constraint,
-        )
-        return Terms(*(x.mean() for x in found[:-1]), projected=found.projected)
-
-    def terms_by_state(
         self,
         predicted: Policy[Tensor],
         old: Policy[Tensor],

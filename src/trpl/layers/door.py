@@ -17,6 +17,7 @@ from trpl.families import Family, Policy, family_of, is_policy, known_policies
 from trpl.families.checks import dtype_name
 from trpl.gaussians.values import DiagGaussian, FullGaussian
 from trpl.implicit.problems import broadcast_shapes
+from trpl.types import cast
 
 if TYPE_CHECKING:
     from trpl.types import Array, PerState
@@ -91,7 +92,9 @@ def _broadcast(*shapes: tuple[int, ...]) -> bool:
     return True
 
 
-def as_bound(name: str, bound: Any, like: Array, batch: tuple[int, ...], *, check: bool) -> PerState | float:
+def as_bound(
+    name: str, bound: object, like: Array, batch: tuple[int, ...], *, check: bool, positive: bool = True
+) -> PerState | float:
     """Return the bound as a number, or as an array of the policy's framework and dtype; refuse invalid values.
 
     Args:
@@ -100,39 +103,36 @@ def as_bound(name: str, bound: Any, like: Array, batch: tuple[int, ...], *, chec
         like: An array of the policy.
         batch: The policy's batch shape.
         check: Whether to check values.
+        positive: Whether it must be positive; an entropy need not be.
     """
     if is_number(bound):
         value = _as_stored(float(bound), like)
-        if check and not (value > 0.0 and math.isfinite(value)):
-            raise ValueError(f"{name} must be positive and finite as {dtype_name(like)}; got {bound!r}")
+        if check and not (math.isfinite(value) and (value > 0.0 or not positive)):
+            raise ValueError(f"{name} {_wanted(positive, like)} {bound!r}")
         return float(bound)
     array = _as_array(name, bound, like, batch)
     found = values_of(array) if check and not is_symbolic_number(array) else None
-    if found is not None and not bool(np.all((found > 0.0) & np.isfinite(found))):
-        bad = found[~((found > 0.0) & np.isfinite(found))]
-        raise ValueError(
-            f"{name} must be positive and finite as {dtype_name(like)}; "
-            f"got {bad.ravel()[0]!r} among {found.size} values"
-        )
+    if found is not None and not (good := _valid(found, positive)).all():
+        raise ValueError(f"{name} {_wanted(positive, like)} {found[~good].ravel()[0]!r} among {found.size} values")
     return array
 
 
-def as_entropy(name: str, target: Any, like: Array, batch: tuple[int, ...], *, check: bool) -> PerState | float | None:
+def as_entropy(
+    name: str, target: object, like: Array, batch: tuple[int, ...], *, check: bool
+) -> PerState | float | None:
     """Return an entropy target like a bound; refuse non-finite values."""
-    if target is None:
-        return None
-    if is_number(target):
-        if check and not math.isfinite(_as_stored(float(target), like)):
-            raise ValueError(f"{name} must be finite: no policy has an entropy of {target!r}")
-        return float(target)
-    array = _as_array(name, target, like, batch)
-    found = values_of(array) if check and not is_symbolic_number(array) else None
-    if found is not None and not np.isfinite(found).all():
-        bad = found[~np.isfinite(found)]
-        raise ValueError(
-            f"{name} must be finite: no policy has an entropy of {bad.ravel()[0]!r} among {found.size} values"
-        )
-    return array
+    return None if target is None else as_bound(name, target, like, batch, check=check, positive=False)
+
+
+def _valid(values: np.ndarray, positive: bool) -> np.ndarray:
+    return np.isfinite(values) & (values > 0.0) if positive else np.isfinite(values)
+
+
+def _wanted(positive: bool, like: Array | None = None) -> str:
+    """Say what a bound, or an entropy, must be; the invalid value follows."""
+    if not positive:
+        return "must be finite: no policy has an entropy of"
+    return f"must be positive and finite{'' if like is None else f' as {dtype_name(like)}'}; got"
 
 
 FLOAT32_RANGE = 7.1e-46, 3.4028235e38
@@ -188,13 +188,11 @@ def check_held(name: str, value: Any, *, positive: bool = True, parts: bool = Fa
     elif framework_of(value) is None:
         raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
     elif not is_floating(value):
-        raise ValueError(f"{name} must be float32 or float64, not {dtype_name(value)}")
+        raise ValueError(f"{name} must be float32 or float64, not {dtype_name(cast('Array', value))}")
     else:
         found = values_of(value) if check else None
         if found is None:
             return
-    good = np.isfinite(found) & (found > 0.0) if positive else np.isfinite(found)
+    good = _valid(found, positive)
     if not good.all():
-        wrong = float(found[~good].ravel()[0])
-        limits = "positive and finite; got" if positive else "finite: no policy has an entropy of"
-        raise ValueError(f"{name} must be {limits} {wrong:g}")
+        raise ValueError(f"{name} {_wanted(positive)} {float(found[~good].ravel()[0]):g}")

@@ -141,7 +141,7 @@ def cut_back(path: Path, *, epochs: Iterable[int]) -> None:
         replace_file(path, b"".join(line + b"\n" for line in kept))
 
 
-def digest(folder: Path, arrays: Iterable[tuple[str, Any]]) -> str:
+def digest(folder: Path, arrays: Iterable[tuple[str, np.ndarray]]) -> str:
     """Compute the SHA-256 of arrays by name and of the folder's metrics and evaluations; equal for equal runs."""
     found = hashlib.sha256()
     for name, array in sorted(arrays, key=lambda item: item[0]):

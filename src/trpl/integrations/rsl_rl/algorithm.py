@@ -94,7 +94,7 @@ class TRPL(PPO):
                 old_log_prob=old_log_prob,
                 advantages=batch.advantages.squeeze(-1),
                 constraint=constraint,
-            )
+            ).mean()
             value_loss = self._value_loss(values, batch)
             losses = {"surrogate": -terms.surrogate, layout.value_loss_name: value_loss, "penalty": terms.penalty}
             loss = region.regression_weight * terms.penalty - terms.surrogate

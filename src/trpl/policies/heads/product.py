@@ -47,10 +47,13 @@ class ProductHead:
     def initial(self, xp: Any) -> dict[str, Array]:
         return {part_name(i, name): x for i, part in enumerate(self.parts) for name, x in part.initial(xp).items()}
 
-    def shaped(self, **settings: Any) -> ProductHead:
+    def shaped(self, *, covariance: str, contextual: bool, initial_std: float) -> ProductHead:
+        def shape(part: Head) -> Head:
+            return part.shaped(covariance=covariance, contextual=contextual, initial_std=initial_std)
+
         if not any(part.gaussian for part in self.parts):
-            self.parts[0].shaped(**settings)  # refuses settings of a covariance
-        return replace(self, parts=tuple(p.shaped(**settings) if p.gaussian else p for p in self.parts))
+            shape(self.parts[0])  # refuses settings of a covariance
+        return replace(self, parts=tuple(shape(p) if p.gaussian else p for p in self.parts))
 
     def _own(self, outputs: Outputs[A]) -> list[Outputs[A]]:
         starts = [part_name(i, "") for i in range(len(self.parts))]
