@@ -5,7 +5,9 @@ Each numerical trick is here once, with its reason.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from trpl.engines import mT
@@ -23,6 +25,11 @@ def apply(a: Array, v: Array) -> Array:
 def outer(u: Array, v: Array) -> Array:
     """Compute uvᵀ over the last axis."""
     return u[..., :, None] * v[..., None, :]
+
+
+def total(values: Iterable[Array]) -> Array:
+    """Add up arrays."""
+    return functools.reduce(lambda one, other: one + other, values)
 
 
 def chosen(e: Engine, mask: Mask, x: Array, y: Array) -> Array:
@@ -97,8 +104,11 @@ def square_factor(e: Engine, root: Matrix, bad: Mask) -> tuple[Matrix, Matrix]:
 
     From the product itself, or by `gram_factor` where S is too ill-conditioned (`bad`) to be squared.
     """
-    found = _inverted(e, e.cholesky(e.square(root)))
-    return e.recompute(bad, lambda root: _inverted(e, gram_factor(e, root)), found, root)  # pyright: ignore[reportReturnType]
+
+    def careful(root: Matrix) -> tuple[Matrix, Matrix]:
+        return _inverted(e, gram_factor(e, root))
+
+    return e.recompute(bad, careful, _inverted(e, e.cholesky(e.square(root))), root)
 
 
 def _inverted(e: Engine, factor: Matrix) -> tuple[Matrix, Matrix]:

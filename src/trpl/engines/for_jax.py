@@ -52,7 +52,7 @@ class JaxEngine:
         def work(*arrays: Array) -> tuple:
             return recompute_selected(self.xp.where, bad, careful, arrays[:num], arrays[num:])
 
-        return self.branch(bad, work, lambda *arrays: arrays[:num], *found, *operands)  # pyright: ignore[reportReturnType]
+        return cast("State", self.branch(bad, work, lambda *arrays: arrays[:num], *found, *operands))
 
     def loop(
         self,

@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from trpl.types import cast
+
 if TYPE_CHECKING:
     from trpl.engines.namespace import Namespace
     from trpl.engines.protocol import State
-    from trpl.types import A, BoolArray
+    from trpl.types import A, Array, BoolArray
 
 DIRECT = (
     *("abs", "clip", "exp", "expm1", "isfinite", "log", "log1p", "maximum", "minimum", "ones_like", "sqrt", "sum"),
@@ -50,13 +52,11 @@ def recompute_selected(
     where: Callable, bad: BoolArray, careful: Callable[..., State], found: State, operands: tuple
 ) -> State:
     """Implement `recompute` by computing all states and selecting."""
-    better = careful(*operands)
-    return tuple(  # pyright: ignore[reportReturnType]
-        [
-            where(bad.reshape((*bad.shape, *(1,) * (x.ndim - bad.ndim))), y, x)
-            for x, y in zip(found, better, strict=True)
-        ]
-    )
+
+    def chosen(x: Array, y: Array) -> Array:
+        return where(bad.reshape((*bad.shape, *(1,) * (x.ndim - bad.ndim))), y, x)
+
+    return cast("State", tuple(map(chosen, found, careful(*operands))))
 
 
 def python_loop(

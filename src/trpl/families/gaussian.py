@@ -118,15 +118,16 @@ class GaussianFamily:
         return lowest
 
     def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
-        mean, scale = projected
+        _, scale = projected
         sound = e.finite(*[x for x in projected if x is not None])
         if scale is not None and 0 not in scale.shape:
             sound = sound and bool(e.xp.min(e.diagonal(scale) if self.full else scale) > 0.0)
         if not sound:
+            kind = next(dtype_name(x) for x in projected if x is not None)
             raise ConvergenceError(
                 "the projection is not finite, or its covariance singular: the covariances are too ill-conditioned, or "
-                f"the entropy target too far, for {dtype_name(mean if scale is None else scale)}; use float64, "  # pyright: ignore[reportArgumentType]
-                "a smaller bound, or better conditioned covariances"
+                f"the entropy target too far, for {kind}; use float64, a smaller bound, or better conditioned "
+                "covariances"
             )
 
     def kl(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:

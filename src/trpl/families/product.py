@@ -11,7 +11,8 @@ from trpl.families.checks import dtype_name
 from trpl.families.interpolated import Interpolated
 from trpl.families.protocol import Part, Policy, family_of, is_policy, register
 from trpl.implicit.problems import broadcast_shapes
-from trpl.natural.path import ProductPath, total
+from trpl.linalg import total
+from trpl.natural.path import ProductPath
 from trpl.types import A_co, Generic, cast
 
 if TYPE_CHECKING:

@@ -32,9 +32,10 @@ def attach(problem: Problem, inputs: Sequence[Array | float]) -> tuple[Array, ..
         ConvergenceError: If there is no finite solution.
     """
     kind = framework_of(inputs[0])
+    assert kind is not None
     if kind not in ADAPTERS:
-        importlib.import_module({"PyTorch": "trpl.implicit.for_torch", "JAX": "trpl.implicit.for_jax"}[kind])  # pyright: ignore[reportArgumentType]
-    return ADAPTERS[kind](problem, inputs)  # pyright: ignore[reportArgumentType]
+        importlib.import_module({"PyTorch": "trpl.implicit.for_torch", "JAX": "trpl.implicit.for_jax"}[kind])
+    return ADAPTERS[kind](problem, inputs)
 
 
 def _attach_numpy(problem: Problem, inputs: Sequence[Any]) -> tuple[Array, ...]:

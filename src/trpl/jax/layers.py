@@ -8,7 +8,7 @@ only to itself. `check=False` skips checks of values; `jit` skips them anyway, b
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -36,7 +36,7 @@ def _pytree(layer: type[Layer]) -> type[Layer]:
 
     Rebuilding a layer checks nothing, because JAX puts anything in the place of leaves: axes, tracers, cotangents.
     """
-    named = fields(layer)  # pyright: ignore[reportArgumentType]
+    named = fields(cast("Any", layer))
     leaves = [item.name for item in named if not item.metadata.get("static")]
     static = [item.name for item in named if item.metadata.get("static")]
 
@@ -70,8 +70,12 @@ def _comparable(value: Any) -> Any:
 class _ByContent:
     """Equality and hash by content, for a dataclass with arrays among its fields."""
 
+    if TYPE_CHECKING:
+
+        def check_bounds(self) -> None: ...
+
     def _content(self) -> tuple[Any, ...]:
-        named = fields(self)  # pyright: ignore[reportArgumentType]
+        named = fields(cast("Any", self))
         return type(self), *(_comparable(getattr(self, item.name)) for item in named)
 
     def __eq__(self, other: object) -> bool:
@@ -81,7 +85,7 @@ class _ByContent:
         return hash(self._content())
 
     def __post_init__(self) -> None:
-        self.check_bounds()  # pyright: ignore[reportAttributeAccessIssue]
+        self.check_bounds()
 
 
 @_pytree

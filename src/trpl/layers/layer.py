@@ -118,8 +118,8 @@ def project(
 
 
 def _values(arrays: tuple[Array, ...]) -> list[np.ndarray] | None:
-    found = [values_of(x) for x in arrays]
-    return None if any(x is None for x in found) else found  # pyright: ignore[reportReturnType]
+    found = [x for x in map(values_of, arrays) if x is not None]
+    return found if len(found) == len(arrays) else None
 
 
 def _admit(family: Family[P], predicted: P, old: P) -> None:

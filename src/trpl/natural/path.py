@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from trpl.linalg import total
 from trpl.types import cast
 
 if TYPE_CHECKING:
@@ -153,8 +154,3 @@ class ProductPath:
 
         change, cross, warmth, pull_change, pull_warmth = (total(one[i] for one in each) for i in range(5))
         return Linear(change, cross, warmth, pull_change, pull_warmth, back)
-
-
-def total(values: Iterable[Array]) -> Array:
-    """Add up arrays."""
-    return functools.reduce(lambda one, other: one + other, values)

@@ -33,7 +33,7 @@ def open_distribution(p: Given, name: str) -> Opened:
         ValueError: If the distribution is of no known family, or its event dimensions are not declared.
     """
     if is_policy(p):
-        return Opened(p, lambda policy: policy)  # pyright: ignore[reportArgumentType]
+        return Opened(cast("Policy[Tensor]", p), lambda policy: policy)
     if isinstance(p, Independent):
         base, num = p.base_dist, p.reinterpreted_batch_ndims
         if isinstance(base, Normal | d.Bernoulli | d.Beta) and num == 1:
@@ -70,11 +70,11 @@ def _masked_logits(p: Any, name: str) -> Tensor:
     return p.logits.masked_fill(~p.mask, -torch.inf)
 
 
-def _like(p: d.Categorical, policy: Categorical[Tensor]) -> Distribution:
+def _like(p: Any, policy: Categorical[Tensor]) -> Distribution:
     """Make a categorical of the same class: TorchRL's masked and one-hot ones, else PyTorch's own."""
-    options = {"mask": p.mask, "neg_inf": p.neg_inf} if hasattr(p, "_mask") else {}  # pyright: ignore[reportAttributeAccessIssue]
+    options = {"mask": p.mask, "neg_inf": p.neg_inf} if hasattr(p, "_mask") else {}
     if options or (type(p) is not d.Categorical and type(p).__name__ == "OneHotCategorical"):
-        return type(p)(logits=policy.logits, **options)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        return type(p)(logits=policy.logits, **options)
     return to_distribution(policy)
 
 
@@ -88,7 +88,7 @@ def from_distribution(p: Given, name: str) -> Policy[Tensor]:
     Returns:
         The policy value.
     """
-    return p if is_policy(p) else open_distribution(p, name).policy  # pyright: ignore[reportReturnType]
+    return cast("Policy[Tensor]", p) if is_policy(p) else open_distribution(p, name).policy
 
 
 def to_distribution(p: Policy[Tensor]) -> Distribution:
@@ -120,5 +120,5 @@ def to_distribution(p: Policy[Tensor]) -> Distribution:
 
 
 def _categoricals(p: Product[Tensor]) -> Distribution:
-    logits = torch.stack([cast("Tensor", part.logits) for part in p.parts], -2)  # pyright: ignore[reportAttributeAccessIssue]
+    logits = torch.stack([x for part in p.parts for x in part.arrays], -2)
     return Independent(d.Categorical(logits=logits, validate_args=False), 1, validate_args=False)

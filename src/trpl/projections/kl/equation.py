@@ -20,6 +20,7 @@ from operator import mul
 from typing import TYPE_CHECKING
 
 from trpl.engines import mT
+from trpl.linalg import total
 from trpl.roots import increasing_root, one_step
 
 if TYPE_CHECKING:
@@ -179,9 +180,9 @@ def series_root(e: Engine, excess: Matrix, bound: PerState, outside: Mask) -> Pe
     degrees = range(2, 2 + len(traces))
     terms = [(-1.0) ** k * (k - 1) / k * t * power for k, t, power in zip(degrees, traces, powers(start), strict=True)]
     value, *derivatives = [
-        sum([float(k**order) * term for k, term in zip(degrees, terms, strict=True)]) for order in range(4)
+        total(float(k**order) * term for k, term in zip(degrees, terms, strict=True)) for order in range(4)
     ]
-    x = near * start * one_step(e, 2.0 * bound, value, *derivatives)  # pyright: ignore[reportArgumentType]
+    x = near * start * one_step(e, 2.0 * bound, value, *derivatives)
     return xp.where(outside, xp.clip(x, None, 1.0), 1.0)
 
 
