@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from trpl.engines.shared import SHORT_ROW, log_ratio, powers, python_loop, recompute_selected
+from trpl.engines.shared import SHORT_ROW, Differentiable, powers, python_loop, recompute_selected
 
 if TYPE_CHECKING:
     from jax import Array
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trpl.types import BoolArray
 
 
-class JaxEngine:
+class JaxEngine(Differentiable["Array"]):
     """JAX's operations: on arrays, or on tracers."""
 
     name = "JAX"
@@ -31,12 +31,6 @@ class JaxEngine:
         self.jax, self.jnp, self.concrete = jax, jax.numpy, concrete
         self.xp = cast("Namespace[Array]", jax.numpy)
         self.branches = True
-
-    def any(self, mask: BoolArray) -> bool:
-        return bool(mask.any()) if self.concrete else True
-
-    def all(self, mask: BoolArray) -> bool:
-        return bool(mask.all()) if self.concrete else False
 
     def branch(self, mask: BoolArray, work: Callable[..., T], idle: Callable[..., T], *operands: object) -> T:
         if self.concrete:
@@ -73,29 +67,17 @@ class JaxEngine:
 
         return self.jax.lax.while_loop(keep_going, lambda carry: (carry[0] + 1, *body(*carry[1:])), (0, *state))[1:]
 
-    def exp(self, x: Array) -> Array:
-        return self.xp.exp(x)
-
-    def expm1(self, x: Array) -> Array:
-        return self.xp.expm1(x)
-
     def barrier(self, x: Array) -> Array:
         return self.jax.lax.optimization_barrier(x)
 
     def constant(self, x: Array) -> Array:
         return self.jax.lax.stop_gradient(x)
 
-    def finite(self, *arrays: Array) -> bool:
-        return all([bool(self.xp.isfinite(x).all()) for x in arrays])
-
     def is_lower(self, x: Array) -> bool:
         return not bool(self.jnp.triu(x, 1).any())
 
     def asarray(self, value: Array | np.ndarray | float, like: Array) -> Array:
         return self.jnp.asarray(value, dtype=like.dtype)
-
-    def vecdot(self, x: Array, y: Array) -> Array:
-        return self.xp.sum(x * y, axis=-1)
 
     def dots(self, *pairs: tuple[Array, Array]) -> tuple[Array, ...]:
         return self._sums([x * y for x, y in pairs])
@@ -117,20 +99,8 @@ class JaxEngine:
             (len(shape) - 1,),
         )
 
-    def matrix_dot(self, x: Array, y: Array) -> Array:
-        return self.xp.sum(x * y, axis=(-2, -1))
-
-    def gram(self, x: Array, scale: Array | None = None) -> Array:
-        return x.mT @ x if scale is None else scale[..., None, None] * (x.mT @ x)
-
-    def square(self, x: Array) -> Array:
-        return x @ x
-
     def diagonal(self, x: Array) -> Array:
         return self.jnp.linalg.diagonal(x)
-
-    def plus_diagonal(self, x: Array, value: Array) -> Array:
-        return x + value[..., None, None] * self.eye(x)
 
     def eye(self, x: Array) -> Array:
         return self.jnp.eye(x.shape[-1], dtype=x.dtype)
@@ -148,9 +118,6 @@ class JaxEngine:
 
     def qr_r(self, a: Array) -> Array:
         return self.jnp.linalg.qr(a, mode="r")
-
-    def log_ratio(self, p: Array, q: Array) -> Array:
-        return log_ratio(self.xp, p, q)
 
 
 def device_axes(arrays: Sequence[object]) -> frozenset[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from trpl.engines.shared import DIRECT, log_ratio, powers, python_loop, recompute_indexed, recompute_selected
+from trpl.engines.shared import DIRECT, Differentiable, powers, python_loop, recompute_indexed, recompute_selected
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trpl.types import BoolArray
 
 
-class TorchEngine:
+class TorchEngine(Differentiable["Tensor"]):
     """PyTorch's operations: eager, or under `torch.compile`, `torch.func.vmap`, meta and fake tensors."""
 
     name = "PyTorch"
@@ -35,12 +35,6 @@ class TorchEngine:
         self.xp: Namespace[Tensor] = made
         self.torch = torch
         self.concrete = self.branches = concrete
-
-    def any(self, mask: BoolArray) -> bool:
-        return bool(mask.any()) if self.concrete else True
-
-    def all(self, mask: BoolArray) -> bool:
-        return bool(mask.all()) if self.concrete else False
 
     def branch(self, mask: BoolArray, work: Callable[..., T], idle: Callable[..., T], *operands: object) -> T:
         return work(*operands) if self.any(mask) else idle(*operands)
@@ -72,20 +66,11 @@ class TorchEngine:
             (count, *state),
         )[1:]
 
-    def exp(self, x: Tensor) -> Tensor:
-        return self.torch.exp(x)
-
-    def expm1(self, x: Tensor) -> Tensor:
-        return self.torch.expm1(x)
-
     def barrier(self, x: Tensor) -> Tensor:
         return x
 
     def constant(self, x: Tensor) -> Tensor:
         return x.detach()
-
-    def finite(self, *arrays: Tensor) -> bool:
-        return all([bool(x.isfinite().all()) for x in arrays])
 
     def is_lower(self, x: Tensor) -> bool:
         return not bool(x.triu(1).any())
@@ -95,29 +80,14 @@ class TorchEngine:
             return self.torch.as_tensor(value, dtype=like.dtype, device=like.device)
         return value if isinstance(value, self.torch.Tensor) else like.new_full((), value)
 
-    def vecdot(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.torch.sum(x * y, -1)
-
     def dots(self, *pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
         return tuple(self.vecdot(x, y) for x, y in pairs)
 
     def power_sums(self, w: Tensor, x: Tensor, num: int) -> tuple[Tensor, ...]:
         return tuple(self.torch.sum(y, -1) for y in powers(w, x, num))
 
-    def matrix_dot(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.torch.sum(x * y, (-2, -1))
-
-    def gram(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
-        return x.mT @ x if scale is None else scale[..., None, None] * (x.mT @ x)
-
-    def square(self, x: Tensor) -> Tensor:
-        return x @ x
-
     def diagonal(self, x: Tensor) -> Tensor:
         return x.diagonal(0, -2, -1)
-
-    def plus_diagonal(self, x: Tensor, value: Tensor) -> Tensor:
-        return x + value[..., None, None] * self.eye(x)
 
     def eye(self, x: Tensor) -> Tensor:
         return self.torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
@@ -135,9 +105,6 @@ class TorchEngine:
 
     def qr_r(self, a: Tensor) -> Tensor:
         return self.torch.linalg.qr(a, mode="r")[1]
-
-    def log_ratio(self, p: Tensor, q: Tensor) -> Tensor:
-        return log_ratio(self.xp, p, q)
 
 
 def solve_lower(a: Tensor, b: Tensor, *, transpose: bool) -> Tensor:

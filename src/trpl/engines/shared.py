@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
-from trpl.types import cast
+from trpl.engines.protocol import mT
+from trpl.types import A, cast
 
 if TYPE_CHECKING:
     from trpl.engines.namespace import Namespace
     from trpl.engines.protocol import State
-    from trpl.types import A, Array, BoolArray
+    from trpl.types import Array, BoolArray
 
 DIRECT = (
     *("abs", "clip", "exp", "expm1", "isfinite", "log", "log1p", "maximum", "minimum", "ones_like", "sqrt", "sum"),
@@ -20,12 +21,52 @@ DIRECT = (
 """Functions that each framework has under the standard's name, called without a wrapper's overhead."""
 
 
-def log_ratio(xp: Namespace[A], p: A, q: A) -> A:
-    """Compute log(p/q), without |p − q|, whose derivative is 0 at p = q."""
-    above = p >= q
-    one = xp.ones_like(above, dtype=p.dtype)  # Python numbers would get the framework's default dtype
-    sign = xp.where(above, one, -one)
-    return sign * xp.log1p(sign * (p - q) / xp.where(above, q, p))
+class Differentiable(Generic[A]):
+    """The operations that PyTorch's and JAX's engines have in common; their frameworks differentiate them."""
+
+    concrete: bool
+    xp: Namespace[A]
+    if TYPE_CHECKING:
+
+        def eye(self, x: A) -> A: ...
+
+    def any(self, mask: BoolArray) -> bool:
+        return bool(mask.any()) if self.concrete else True
+
+    def all(self, mask: BoolArray) -> bool:
+        return bool(mask.all()) if self.concrete else False
+
+    def exp(self, x: A) -> A:
+        return self.xp.exp(x)
+
+    def expm1(self, x: A) -> A:
+        return self.xp.expm1(x)
+
+    def finite(self, *arrays: A) -> bool:
+        return all([bool(self.xp.isfinite(x).all()) for x in arrays])
+
+    def vecdot(self, x: A, y: A) -> A:
+        return self.xp.sum(x * y, axis=-1)
+
+    def matrix_dot(self, x: A, y: A) -> A:
+        return self.xp.sum(x * y, axis=(-2, -1))
+
+    def gram(self, x: A, scale: A | None = None) -> A:
+        return mT(x) @ x if scale is None else scale[..., None, None] * (mT(x) @ x)
+
+    def square(self, x: A) -> A:
+        return x @ x
+
+    def plus_diagonal(self, x: A, value: A) -> A:
+        return x + value[..., None, None] * self.eye(x)
+
+    def log_ratio(self, p: A, q: A) -> A:
+        """Compute log(p/q) without |p − q|, whose derivative is 0 at p = q."""
+        xp = self.xp
+        above = p >= q
+        one = xp.ones_like(above, dtype=p.dtype)  # Python numbers would get the framework's default dtype
+        sign = xp.where(above, one, -one)
+        return sign * xp.log1p(sign * (p - q) / xp.where(above, q, p))
 
 
 def powers(w: A, x: A, num: int) -> list[A]:
