@@ -16,19 +16,18 @@ from trpl.errors import MissingExtraError
 CUTOFF = 0.7  # similarity below which nothing is suggested; at 0.5 --frobnicate suggests --learning-rate
 
 
-def closest(name: object, known: Iterable[str], *, cutoff: float = CUTOFF) -> str | None:
+def closest(name: object, known: Iterable[str]) -> str | None:
     """Find the known name with the most similar spelling, else the shortest that begins with the given one.
 
     Args:
         name: The given name.
         known: The existing names.
-        cutoff: The similarity, from 0 to 1, below which nothing is returned.
 
     Returns:
         The name, or None.
     """
     text, known = str(name), list(known)
-    alike = difflib.get_close_matches(text, known, n=1, cutoff=cutoff)
+    alike = difflib.get_close_matches(text, known, n=1, cutoff=CUTOFF)
     longer = sorted((x for x in known if len(text) > 2 and x.startswith(text)), key=len)
     return next(iter((*alike, *longer)), None)
 
@@ -82,18 +81,6 @@ EXTRAS = {  # package → the extra that installs it
 }
 
 
-def to_install(extra: str) -> str:
-    """Return the command that installs an extra.
-
-    Args:
-        extra: The name of the extra.
-
-    Returns:
-        A command.
-    """
-    return f'pip install "trpl[{extra}]"'
-
-
 def missing_extra(
     error: ImportError, *, extra: str | None = None, instead: Mapping[str, str] = MappingProxyType({})
 ) -> MissingExtraError | None:
@@ -111,7 +98,7 @@ def missing_extra(
     if package not in EXTRAS:
         return None
     named = extra or instead.get(EXTRAS[package], EXTRAS[package])
-    return MissingExtraError(f"this needs the package {package!r}: {to_install(named)}", name=package)
+    return MissingExtraError(f'this needs the package {package!r}: pip install "trpl[{named}]"', name=package)
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ class _Shaped(Protocol):
     def __getitem__(self, key: Any, /) -> Self: ...  # each framework has its own keys
     def reshape(self, shape: tuple[int, ...], /) -> Self: ...
 
-    if TYPE_CHECKING:  # for the code that knows itself eager: NumPy's scalars have none, JAX's arrays refuse
+    if TYPE_CHECKING:  # for code that runs only eagerly: NumPy's scalars lack it, JAX's arrays refuse
 
         def __setitem__(self, key: Any, value: Any, /) -> None: ...
 

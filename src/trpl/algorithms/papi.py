@@ -155,7 +155,7 @@ def learning_rate_cut(num_rejected: Array) -> Array:
 
 
 def _gaussian(policy: Policy[Array]) -> Gaussian[Array]:
-    """Give the policy back: the method is for Gaussians alone."""
+    """Return the policy as a Gaussian, the only family that PAPI supports."""
     assert isinstance(policy, DiagGaussian | FullGaussian)
     return policy
 

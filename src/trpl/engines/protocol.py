@@ -39,7 +39,7 @@ class Engine(Protocol[A]):
     branches: bool
     """Whether `branch` skips the branch that is not taken."""
     xp: Namespace[A]
-    """The array API namespace; PyTorch's and NumPy's bind the functions that small batches call most directly."""
+    """The array API namespace; PyTorch's and NumPy's have no wrapper around the functions called most."""
 
     def any(self, mask: BoolArray) -> bool:
         """Tell whether any entry holds; True if values are not concrete."""

@@ -36,7 +36,7 @@ class KLAudit(NamedTuple):
     states: np.ndarray
 
     def __str__(self) -> str:
-        """Say the numbers in a line, without the states."""
+        """Format the numbers in one line, without the states."""
         above = "" if self.share_above is None else f", {self.share_above:.1%} above the bound"
         estimate = "" if self.estimate is None else f"; PPO's estimate of the mean {self.estimate:.4g}"
         return f"exact KL in {self.states.size} states: mean {self.mean:.4g}, largest {self.max:.4g}{above}{estimate}"

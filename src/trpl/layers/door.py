@@ -172,7 +172,7 @@ def check_held(name: str, value: Any, *, positive: bool = True, parts: bool = Fa
     Args:
         name: The caller's name for it.
         value: A number, or an array with one for each state.
-        positive: Whether it must be positive and there; an entropy may be None.
+        positive: Whether it must be a positive number; an entropy may also be negative, or None.
         parts: Whether there may be a tuple with one for each part of a product.
         check: Whether the values of an array are looked at.
     """

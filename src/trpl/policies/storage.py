@@ -29,6 +29,7 @@ from trpl.policies.weights import covariance_of, hidden_names, is_contextual
 
 FOLDER, BEST = "checkpoints", "best"
 MANIFEST = "manifest.json"
+NUM_KEPT = 2
 FILE_NAME = re.compile(r"\w+\.safetensors")
 LARGEST = 1e15  # magnitude of observation statistics for which (x − shift)/scale stays within float32
 Arrays = dict[str, np.ndarray]
@@ -40,17 +41,15 @@ def write_checkpoint(
     epoch: int,
     parts: Mapping[str, Mapping[str, np.ndarray]],
     meta: Mapping[str, Any],
-    keep: int = 2,
     name: str | None = None,
 ) -> Path:
-    """Write a checkpoint atomically.
+    """Write a checkpoint atomically; keep the newest two of the numbered ones.
 
     Args:
         run: The run folder.
         epoch: Its number.
         parts: Arrays by name, by the name of their file.
         meta: Metadata that JSON can hold.
-        keep: The number of numbered checkpoints to keep, including this one.
         name: A name instead of the number; the next checkpoint of that name replaces it.
 
     Returns:
@@ -75,7 +74,7 @@ def write_checkpoint(
     shutil.rmtree(final, ignore_errors=True)  # an unsound checkpoint, or the previous one of this name
     temporary.rename(final)
     _flush_folder(folder)
-    for old in checkpoint_folders(run)[keep:]:
+    for old in checkpoint_folders(run)[NUM_KEPT:]:
         shutil.rmtree(old)
     return final
 
@@ -190,16 +189,9 @@ def read_checkpoint(folder: Path, *, part: str) -> tuple[Arrays, dict[str, Any]]
     except (SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"checkpoint {folder}: {name} is not a file of arrays ({error})") from error
     meta = content["meta"] | {"epoch": content["epoch"]}
-    if part == "policy":
-        _check_policy(arrays, meta, where=folder)
+    if part == "policy" and (problem := _policy_problem(arrays, meta)):
+        raise CheckpointError(f"checkpoint {folder} holds no policy: {problem}")
     return arrays, meta
-
-
-def _check_policy(arrays: Arrays, meta: Mapping[str, Any], *, where: Path) -> None:
-    """Refuse weights that are not a policy: names, shapes from layer to layer, finite numbers."""
-    problem = _policy_problem(arrays, meta)
-    if problem:
-        raise CheckpointError(f"checkpoint {where} holds no policy: {problem}")
 
 
 def stored_head(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> Head:
@@ -216,6 +208,7 @@ def stored_head(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> He
 
 
 def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
+    """Describe why weights are not a policy (names, shapes from layer to layer, finite numbers); None if they are."""
     try:
         head = stored_head(arrays, meta)
     except ValueError as error:

@@ -47,7 +47,7 @@ class Region(Protocol):
         ...
 
     def solve_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, *, full: bool, whole: bool) -> Solved | None:
-        """Return the scale on the bound where the predicted one is outside, else that; None if nothing is outside."""
+        """Return the predicted scale, or the one on the bound where it is outside; None if all are inside."""
         ...
 
     def recover_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, projected: Scale) -> tuple[Array, ...]:

@@ -47,9 +47,9 @@ def iqm(scores: Scores) -> np.ndarray:
     return pooled[..., cut : pooled.shape[-1] - cut].mean(axis=-1)
 
 
-def optimality_gap(scores: Scores, threshold: float = 1.0) -> np.ndarray:
-    """Return the mean shortfall from `threshold`: threshold − mean min(score, threshold)."""
-    return threshold - np.minimum(np.concatenate(scores, axis=-1), threshold).mean(axis=-1)
+def optimality_gap(scores: Scores) -> np.ndarray:
+    """Return the mean shortfall from 1: 1 − mean min(score, 1)."""
+    return 1.0 - np.minimum(np.concatenate(scores, axis=-1), 1.0).mean(axis=-1)
 
 
 def performance_profile(scores: Scores, thresholds: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-CONFIDENCE = 0.95
+CONFIDENCE, POWER = 0.95, 0.8
 MANY = 1000.0  # degrees of freedom
 NUM_TERMS = 60  # of the continued fraction, which needs about the square root of its arguments
 
@@ -43,11 +43,11 @@ def combined(means: Sequence[Mean], weights: Sequence[float]) -> Mean:
     return Mean(sum(w * m.value for m, w in zip(means, weights, strict=True)), squared_error, freedom)
 
 
-def half_width(mean: Mean, confidence: float = CONFIDENCE) -> float:
+def half_width(mean: Mean) -> float:
     """Return half the width of Student's interval; NaN if the error is unknown."""
     if math.isnan(mean.squared_error):
         return math.nan
-    return quantile(0.5 + confidence / 2, mean.freedom) * math.sqrt(mean.squared_error)
+    return quantile(0.5 + CONFIDENCE / 2, mean.freedom) * math.sqrt(mean.squared_error)
 
 
 @cache
@@ -93,13 +93,13 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
     return scale / fraction
 
 
-def runs_needed(difference: float, spread: float, *, power: float = 0.8) -> int:
-    """Count the pairs of runs that distinguish `difference` from 0 with 95 % confidence and this power.
+def runs_needed(difference: float, spread: float) -> int:
+    """Count the pairs of runs that distinguish `difference` from 0 with 95 % confidence and a power of 80 %.
 
     `spread` is the standard deviation of the difference of two runs; by the normal approximation with Guenther's term.
     """
     if difference == 0.0 or not math.isfinite(spread):
         return 10**6
-    two_sided, wanted = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2), NormalDist().inv_cdf(power)
+    two_sided, wanted = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2), NormalDist().inv_cdf(POWER)
     count = ((two_sided + wanted) * spread / difference) ** 2 + two_sided**2 / 2
     return min(10**6, max(2, math.ceil(count)))

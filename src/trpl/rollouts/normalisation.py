@@ -16,6 +16,7 @@ from trpl.policies.normaliser import clipped, standardise
 
 add, divide, multiply, sqrt, subtract = np.add, np.divide, np.multiply, np.sqrt, np.subtract  # bound once
 VARIANCE_FLOOR = 1e-8  # added to the variance: a constant observation becomes 0, not NaN
+INHERITED_COUNT = 2048  # observations that another run's statistics count for: one rollout's, so that they adapt
 
 
 class ObservationNormaliser:
@@ -113,18 +114,17 @@ class ObservationNormaliser:
         self.mean = np.array(arrays["mean"], dtype=np.float64)
         self._sum_squares = np.array(arrays["sum_squares"], dtype=np.float64)
 
-    def start_from(self, mean: np.ndarray, scale: np.ndarray, *, count: int = 2048) -> None:
+    def start_from(self, mean: np.ndarray, scale: np.ndarray) -> None:
         """Start from the statistics of another run.
 
         Args:
             mean: The mean of its observations.
             scale: Their standard deviation.
-            count: The number of observations that they count for.
         """
         if self.enabled:
-            self.count = count
+            self.count = INHERITED_COUNT
             self.mean = np.array(mean, dtype=np.float64)
-            self._sum_squares = count * np.maximum(np.square(scale) - VARIANCE_FLOOR, 0.0)
+            self._sum_squares = INHERITED_COUNT * np.maximum(np.square(scale) - VARIANCE_FLOOR, 0.0)
 
 
 class RewardNormaliser:

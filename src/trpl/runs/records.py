@@ -110,11 +110,6 @@ def check(record: Any, *, where: str) -> None:
             raise RecordError(f"{where}: {name} should be finite numbers, found {str(value)[:60]}")
 
 
-def whole_lines(path: Path) -> list[bytes]:
-    """List the lines that end with a newline, unparsed."""
-    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-
-
 def parse(line: bytes, *, where: str) -> Record:
     """Parse one line."""
     if not _parses(line):
@@ -130,7 +125,7 @@ def cut_back(path: Path, *, epochs: Iterable[int]) -> None:
     Raises:
         RunError: Lines are missing.
     """
-    lines = whole_lines(path)
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # those that end with a newline
     wanted = list(epochs)
     kept = lines[: len(wanted)]
     found = [parse(line, where=f"{path}, line {n}")["epoch"] for n, line in enumerate(kept, start=1)]

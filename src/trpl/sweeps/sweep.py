@@ -92,9 +92,10 @@ def sweep(
     ]
     for job in jobs:
         check_folder(job)
-    kept = [
-        job for job in jobs if results is not None and _has_record(job, Path(results) / job.folder.relative_to(out))
-    ]
+    kept = []
+    if results is not None:  # a run without a folder may have a record, as in a clone of a repository with results
+        places = [(job, Path(results) / job.folder.relative_to(out)) for job in jobs if not is_run(job.folder)]
+        kept = [job for job, place in places if recorded(job.config, place)]
     missing = [job for job in jobs if job not in kept]
     pool = make_pool(workers=workers, ray_address=ray_address)
     with SweepTable(missing, console=console or Console(stderr=True)) as table:
@@ -102,11 +103,6 @@ def sweep(
             table.say(f"{len(kept)} of {len(jobs)} runs have their records in {results}")
         result = Sweep(missing, pool=pool, table=table, out=out, results=results).run()
     return result._replace(done=(*kept, *result.done))
-
-
-def _has_record(job: Job, record: Path) -> bool:
-    """Tell whether a run without a folder has a record, as in a clone of a repository with results."""
-    return not is_run(job.folder) and recorded(job.config, record)
 
 
 def make_pool(*, workers: int | None, ray_address: str | None) -> Pool:

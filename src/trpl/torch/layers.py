@@ -74,7 +74,7 @@ class _Separate(SeparateLayer[Tensor], nn.Module):
 
         @property
         def __call__(self):  # pyright: ignore[reportIncompatibleMethodOverride]
-            """Return `forward`: `nn.Module` says no more of it than that it takes anything."""
+            """Return `forward`, so that a checker sees its signature: `nn.Module.__call__` accepts anything."""
             return self.forward
 
     def __init__(
@@ -214,7 +214,7 @@ class JointKLProjection(JointLayer[Tensor], nn.Module):
 
         @property
         def __call__(self):  # pyright: ignore[reportIncompatibleMethodOverride]
-            """Return `forward`: `nn.Module` says no more of it than that it takes anything."""
+            """Return `forward`, so that a checker sees its signature: `nn.Module.__call__` accepts anything."""
             return self.forward
 
     def __init__(
