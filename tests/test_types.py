@@ -37,7 +37,6 @@ FOREIGN = {
     "integrations/sb3/audit.py: observations",
     "integrations/skrl.py: policy",
     "integrations/skrl.py: settings",
-    "policies/covariances.py: x",  # asks where it is
     "runs/records.py: returns",  # JSON
     "torch/distributions.py: p",
 }

@@ -24,6 +24,7 @@ from trpl.errors import ConfigError
 from trpl.messages import nearest
 from trpl.methods.method import LayerSpec, Method
 from trpl.settings import Config
+from trpl.settings.fields import plain_type
 from trpl.settings.foreign import suggestion
 
 GROUP, VARIABLE = "trpl.methods", "TRPL_PLUGINS"
@@ -61,8 +62,6 @@ def _declaration(name: str) -> tuple[str, type[Config]] | None:
 
 
 def _kind(owner: type[Config], name: str) -> Any:
-    from trpl.settings.fields import plain_type
-
     return plain_type(owner.field(name), owner)
 
 

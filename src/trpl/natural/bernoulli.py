@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from trpl.natural.path import Linear, Moments
+from trpl.natural.path import Linear, Moments, Pulled
 from trpl.special import sigmoid, softplus, softplus_difference
 
 if TYPE_CHECKING:
@@ -79,9 +79,7 @@ class BernoulliPath(NamedTuple):
         def total(x: Array) -> Array:
             return e.xp.sum(x, axis=-1)
 
-        def back(
-            along_path: Array, along_warmth: Array, old: bool
-        ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
+        def back(along_path: Array, along_warmth: Array, old: bool) -> Pulled:
             natural = warmed[..., None] * (pull - f * (along_path[..., None] * u + along_warmth[..., None] * w))
             if not old:
                 return (s[..., None] * natural,), None

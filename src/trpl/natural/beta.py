@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from trpl.natural.path import Linear, Moments
+from trpl.natural.path import Linear, Moments, Pulled
 from trpl.special import digamma_rest, gamma_rest, gamma_rest_bregman, log1p_excess, trigamma_rest
 
 if TYPE_CHECKING:
@@ -185,9 +185,7 @@ class BetaPath(NamedTuple):
         def dot(d: Shape) -> Array:
             return total(pull.alpha * d.alpha + pull.beta * d.beta)
 
-        def back(
-            along_path: Array, along_warmth: Array, old: bool
-        ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
+        def back(along_path: Array, along_warmth: Array, old: bool) -> Pulled:
             moved = f.apply(u.times(along_path[..., None]).plus(w.times(along_warmth[..., None])))
             natural = pull.plus(moved, -1.0).times(warmed)
             if not old:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trpl.engines import mT
 from trpl.linalg import apply, gram_factor, gram_pullback, outer
-from trpl.natural.path import Linear, Moments
+from trpl.natural.path import Linear, Moments, Pulled
 from trpl.special import log1p_excess
 
 if TYPE_CHECKING:
@@ -124,9 +124,7 @@ class DiagPath(Spectral):
         eta = spectrum.precision * spectrum.shift
         warmed = 1.0 if tau is None else tau[..., None]
 
-        def back(
-            along_path: Array, along_warmth: Array, old: bool
-        ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
+        def back(along_path: Array, along_warmth: Array, old: bool) -> Pulled:
             c2, c1, t = along_path[..., None], along_warmth[..., None], s[..., None]
             b = c2 * spectrum.excess + c1 * here.stretch
             turn = v * c2 * eta / here.stretch  # w contributes nothing
@@ -200,9 +198,7 @@ class FullPath(Spectral):
         pull_diag = e.diagonal(pull_k)
         eye = e.eye(pull_k)
 
-        def back(
-            along_path: Array, along_warmth: Array, old: bool
-        ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
+        def back(along_path: Array, along_warmth: Array, old: bool) -> Pulled:
             c2, c1, t = along_path[..., None], along_warmth[..., None], s[..., None]
             b = c2 * spectrum.excess + c1 * here.stretch
             turn = v * c2 * eta / here.stretch

@@ -31,7 +31,9 @@ class Moments(NamedTuple):
     warmth: Array  # W = wᵀFw
 
 
-Back: TypeAlias = "Callable[[Array, Array, bool], tuple[tuple[Array, ...], tuple[Array, ...] | None]]"
+Pulled: TypeAlias = "tuple[tuple[Array, ...], tuple[Array, ...] | None]"
+"""Cotangents of the predicted policy's arrays and, if they are needed, of the old one's."""
+Back: TypeAlias = "Callable[[Array, Array, bool], Pulled]"
 
 
 class Linear(NamedTuple):
@@ -145,9 +147,7 @@ class ProductPath:
             each.append(part.linear(e, s, tau, left[:size]))
             left = left[size:]
 
-        def back(
-            along_path: Array, along_warmth: Array, old: bool
-        ) -> tuple[tuple[Array, ...], tuple[Array, ...] | None]:
+        def back(along_path: Array, along_warmth: Array, old: bool) -> Pulled:
             found = [one.back(along_path, along_warmth, old) for one in each]
             to_old = tuple(x for _, q in found for x in q or ()) if old else None
             return tuple(x for p, _ in found for x in p), to_old

@@ -7,13 +7,13 @@ factor: `raw` holds the diagonal, which is mapped likewise, then the rest of the
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 
+from trpl.engines import framework_of
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
-from trpl.types import A
+from trpl.types import A, Array
 
 MIN_STD = 1e-5
 STD_SHIFT = math.log(math.expm1(1.0 - MIN_STD))  # softplus(STD_SHIFT) + MIN_STD = 1: the initial deviation is 1
@@ -91,6 +91,6 @@ def _indices(dim: int) -> np.ndarray:
     return places.ravel()
 
 
-def _device_of(x: Any) -> dict[str, object]:
+def _device_of(x: Array) -> dict[str, object]:
     """Return the device argument for an array to be combined with `x`; NumPy and JAX need none."""
-    return {"device": x.device} if type(x).__module__.startswith("torch") else {}
+    return {"device": getattr(x, "device", None)} if framework_of(x) == "PyTorch" else {}

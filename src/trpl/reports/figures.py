@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -79,7 +80,7 @@ def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figu
     return figure
 
 
-def _draw_panel(axes, panel: Panel, x: str) -> None:
+def _draw_panel(axes: Axes, panel: Panel, x: str) -> None:
     for line in reversed(panel.lines):  # the first is drawn last, on top
         across = line.curve.steps / 1e6 if x == "steps" else line.curve.seconds / 3600
         value, low, high = line.curve.estimate
@@ -96,9 +97,10 @@ def _draw_panel(axes, panel: Panel, x: str) -> None:
     axes.set_xlim(left=0)
 
 
-def task_panels(
-    groups: Sequence[Group], measure: Measure, *, curve_of: Callable[[Group, Measure], Curve | None] = curve, **options
-) -> list[Panel]:
+CurveOf = Callable[[Group, Measure], Curve | None]
+
+
+def task_panels(groups: Sequence[Group], measure: Measure, *, curve_of: CurveOf = curve, **options: Any) -> list[Panel]:
     """Make a panel per task with a line per group that recorded `measure`."""
     look = styles(groups)
     panels = []
@@ -205,7 +207,7 @@ def reacher(runs: Sequence[Run]) -> Figure:
     return draw(panels, columns=2)
 
 
-def audit_panels(groups: Sequence[Group], part: str, *, curve_of=curve) -> list[Panel]:
+def audit_panels(groups: Sequence[Group], part: str, *, curve_of: CurveOf = curve) -> list[Panel]:
     """Make panels of the network's and the projection's distances, as multiples of the bound; a row per task."""
     chosen = [measure for measure in AUDIT[part] if measure.key != f"after_{part}"]
     by_measure = [task_panels(groups, measure, curve_of=curve_of, bound=1.0) for measure in chosen]
@@ -301,11 +303,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def report_figures(
-    groups: Sequence[Group],
-    aggregates: Aggregates | None,
-    out: Path,
-    *,
-    curve_of: Callable[[Group, Measure], Curve | None],
+    groups: Sequence[Group], aggregates: Aggregates | None, out: Path, *, curve_of: CurveOf
 ) -> list[Path]:
     """Write the figures of the report into folder `out`; skip those without data."""
     with mpl.rc_context(RC_PARAMS):

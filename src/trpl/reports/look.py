@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.colors import to_hex
 from trpl.methods import Style, find
 from trpl.methods.palette import CYCLE, DASHES
 from trpl.methods.registry import known
+from trpl.reports.groups import Group
 
 
 def method_style(method: str) -> Style:
@@ -20,7 +22,7 @@ def method_style(method: str) -> Style:
     return style
 
 
-def styles(groups) -> dict[str, Style]:
+def styles(groups: Iterable[Group]) -> dict[str, Style]:
     """Choose a style for each name in `groups`: its method's; variants differ in dash or, if many, in colour."""
     methods: dict[str, list[str]] = {}
     for group in groups:
@@ -42,7 +44,7 @@ def styles(groups) -> dict[str, Style]:
     return found
 
 
-def line_style(dash: str):
+def line_style(dash: str) -> Any:
     """Convert a dash pattern to matplotlib's format."""
     return (0, tuple(float(part) / 1.5 for part in dash.split())) if dash else "-"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -159,5 +159,5 @@ def audit(group: Group, part: str) -> Audit | None:
     )
 
 
-def _nan(statistic, values: np.ndarray) -> float:
+def _nan(statistic: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> float:
     return float(statistic(values)) if not np.isnan(values).all() else float("nan")
