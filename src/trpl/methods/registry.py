@@ -122,9 +122,7 @@ def settings() -> dict[str, dataclasses.Field]:
         The declarations by name, the common ones first.
     """
     families = [Config, *(method.settings for method in methods())]
-    return {field.name: field for family in reversed(families) for field in dataclasses.fields(family)} | {
-        field.name: field for field in dataclasses.fields(Config)
-    }
+    return {field.name: field for family in reversed(families) for field in dataclasses.fields(family)}
 
 
 def layers() -> dict[str, LayerSpec]:
