@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple
 
 from trpl.families.checks import check_arrays
 from trpl.families.protocol import P
@@ -13,7 +13,7 @@ from trpl.types import cast
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.families.protocol import Held, Policy
+    from trpl.families.protocol import Family, Held, Policy
     from trpl.implicit import Like, Solved
     from trpl.natural.path import Path
     from trpl.types import Array, PerState
@@ -27,17 +27,15 @@ class Interpolated:
         @property
         def cores(self) -> tuple[int, ...]: ...
         def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> Path: ...
-        def kl(self, e: Engine, p: Any, q: Any, /) -> PerState: ...
-        def entropy(self, e: Engine, p: Any, /) -> PerState: ...
 
     def kl_parts(self, e: Engine, p: Policy, q: Policy) -> Parts:
         """Compute KL(p‖q), all of it in the mean part."""
-        whole = self.kl(e, p, q)
+        whole = cast("Family", self).kl(e, p, q)
         return Parts(whole, e.xp.zeros_like(whole))
 
     def penalty(self, e: Engine, p: Policy, q: Policy) -> PerState:
         """Compute KL(p‖q)."""
-        return self.kl(e, p, q)
+        return cast("Family", self).kl(e, p, q)
 
     def residuals(self, held: Held) -> tuple[Like, ...]:
         """Return the shapes of s and, with an entropy, of τ and the active constraints."""
@@ -76,7 +74,7 @@ class Interpolated:
 
     def entropy_range(self, e: Engine, q: Policy, bound: PerState) -> tuple[PerState, PerState]:
         """Return the least and the greatest H − H(q) of any policy within the bound of q."""
-        here = self.entropy(e, q)
+        here = cast("Family", self).entropy(e, q)
         least, greatest = projection.entropy_range(e, self.between, self.cores, q.arrays, bound)
         return least - here, greatest - here
 
