@@ -13,6 +13,7 @@ from hard_families import DRAW, measured
 from families.pairs import TYPES
 from trpl.engines import NUMPY
 from trpl.families import family_of
+from trpl.implicit import Saved
 
 BAR = 1e-8
 SIZES = [("categorical", n, num) for n, num in ((2, 2000), (3, 2000), (10, 1000), (100, 200), (1000, 30), (50_000, 2))]
@@ -29,7 +30,7 @@ def test_the_bound_is_held(kind, size, num):
         weights = [np.random.default_rng(0).normal(size=x.shape) for x in found.outputs]
         inputs = (*p, *q, hard.bound)
         every = (True,) * len(inputs)
-        gradients = family.pullback(NUMPY, inputs, found.outputs, found.residuals, weights, every, "free")
+        gradients = family.pullback(NUMPY, Saved(inputs, *found), weights, every, "free")
     assert all(np.isfinite(g).all() for g in gradients)
     kl, slope = measured([kind], [found.outputs], [hard.old])
     error, s = (kl / hard.bound - 1).astype(float), found.residuals[0]

@@ -11,7 +11,7 @@ from trpl.families.checks import check_arrays, check_finite, dtype_name
 from trpl.families.protocol import Held, Policy, register
 from trpl.gaussians import density, distances
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts
-from trpl.implicit import Like, Solved
+from trpl.implicit import Like, Saved, Solved
 from trpl.natural.gaussian import DiagPath, FullPath
 from trpl.projections.joint_kl import gradient, solution
 
@@ -178,17 +178,11 @@ class GaussianFamily:
         return None if found is None else Solved(found[:2], found[4:] if self.full else found[4:-1])
 
     def pullback(
-        self,
-        e: Engine,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        residuals: Sequence[Array],
-        cotangents: Sequence[Array | None],
-        needed: Sequence[bool],
-        held: Held,
+        self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool], held: Held
     ) -> Sequence[Array | None]:
+        inputs = saved.inputs
         p, q = self.make(inputs[:2]), self.make(inputs[2:4])
-        found = gradient.pullback(e, p, q, outputs, residuals, cotangents, old_too=any(needed[2:]))
+        found = gradient.pullback(e, p, q, saved.outputs, saved.residuals, cotangents, old_too=any(needed[2:]))
         return found[: len(inputs)]
 
     def multipliers(

@@ -14,7 +14,7 @@ from trpl.types import cast
 if TYPE_CHECKING:
     from trpl.engines import Engine
     from trpl.families.protocol import Family, Held, Policy
-    from trpl.implicit import Like, Solved
+    from trpl.implicit import Like, Saved, Solved
     from trpl.natural.path import Path
     from trpl.types import Array, PerState
 
@@ -54,17 +54,10 @@ class Interpolated:
         return self._projection(held).solve(e, self._inputs(p, q, bound, entropy), whole=whole)
 
     def pullback(
-        self,
-        e: Engine,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        residuals: Sequence[Array],
-        cotangents: Sequence[Array | None],
-        needed: Sequence[bool],
-        held: Held,
+        self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool], held: Held
     ) -> Sequence[Array | None]:
         """See `trpl.families.protocol.Family.pullback`."""
-        return self._projection(held).pullback(e, inputs, residuals, cotangents, needed)
+        return self._projection(held).pullback(e, saved, cotangents, needed)
 
     def multipliers(
         self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trpl.engines import Engine
     from trpl.gaussians.values import Parts
-    from trpl.implicit import Like, Solved
+    from trpl.implicit import Like, Saved, Solved
     from trpl.natural.path import Path
     from trpl.types import Array, PerState
 else:
@@ -119,14 +119,7 @@ class Family(Protocol[P]):
         ...
 
     def pullback(
-        self,
-        e: Engine,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        residuals: Sequence[Array],
-        cotangents: Sequence[Array | None],
-        needed: Sequence[bool],
-        held: Held,
+        self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool], held: Held
     ) -> Sequence[Array | None]:
         """Compute the cotangents of `(*predicted, *old, bound[, entropy])`; see `trpl.implicit.Problem.pullback`."""
         ...

@@ -16,7 +16,7 @@ from trpl.families.categorical import CATEGORICAL, Categorical
 from trpl.families.checks import check_arrays
 from trpl.families.interpolated import Interpolated
 from trpl.families.protocol import Held, Policy, register
-from trpl.implicit import Solved
+from trpl.implicit import Saved, Solved
 from trpl.natural.categorical import CategoricalPath, log_sum_exp
 from trpl.types import A_co, Generic, cast
 
@@ -138,21 +138,15 @@ class SparseFamily(Interpolated):
         return Solved((e.xp.where(moved, normalised, logits),), found.residuals)
 
     def pullback(
-        self,
-        e: Engine,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        residuals: Sequence[Array],
-        cotangents: Sequence[Array | None],
-        needed: Sequence[bool],
-        held: Held,
+        self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool], held: Held
     ) -> Sequence[Array | None]:
         """Pull back through the normalisation, g ↦ g − p Σg, then as for any categorical."""
         (given,) = cotangents
         if given is not None:
             total = e.xp.sum(given, axis=-1)[..., None]
-            given = given - e.xp.where(_moved(residuals)[..., None], e.xp.exp(outputs[0]) * total, 0.0 * given)
-        return super().pullback(e, inputs, outputs, residuals, [given], needed, held)
+            moved = _moved(saved.residuals)[..., None]
+            given = given - e.xp.where(moved, e.xp.exp(saved.outputs[0]) * total, 0.0 * given)
+        return super().pullback(e, saved, [given], needed, held)
 
 
 def _moved(residuals: Sequence[Array]) -> Mask:

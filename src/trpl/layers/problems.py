@@ -155,7 +155,7 @@ class Joint:
     def pullback(
         self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool]
     ) -> Sequence[Array | None]:
-        return self.family.pullback(e, *saved, cotangents, needed, self.held)
+        return self.family.pullback(e, saved, cotangents, needed, self.held)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from trpl.engines import NUMPY
-from trpl.implicit import Like, Solved
+from trpl.implicit import Like, Saved, Solved
 from trpl.implicit.problems import align, broadcast_shapes
 from trpl.natural.path import Path
 from trpl.natural.solver import Entropy, Held, Place, entropy_tolerance, find, shares
@@ -110,27 +110,17 @@ class Projection(NamedTuple):
         return Solved(tuple(outputs), (place.s, place.tau, binding)), moved
 
     def pullback(
-        self,
-        e: Engine,
-        inputs: Sequence[Array],
-        left: Sequence[Array],
-        cotangents: Sequence[Array | None],
-        needed: Sequence[bool],
+        self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool]
     ) -> list[Array | None]:
-        """Compute the cotangents of the inputs from the residuals `left`."""
+        """Compute the cotangents of the inputs; the outputs are not needed for it."""
         old_too = any(needed[len(self.cores) : 2 * len(self.cores)])
         run = self._pullback_in_blocks if e is NUMPY else self._pullback
-        return run(e, inputs, left, cotangents, old_too)
+        return run(e, saved, cotangents, old_too)
 
     def _pullback(
-        self,
-        e: Engine,
-        inputs: Sequence[Array],
-        left: Sequence[Array],
-        cotangents: Sequence[Array | None],
-        old_too: bool,
+        self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], old_too: bool
     ) -> list[Array | None]:
-        problem, place = self.problem(e, inputs), _place(e, left)
+        problem, place = self.problem(e, saved.inputs), _place(e, saved.residuals)
         given = []
         for g, x, core in zip(cotangents, problem.predicted, self.cores, strict=True):
             like = e.xp.broadcast_to(x, (*problem.batch, *x.shape[x.ndim - core :]))
@@ -139,7 +129,7 @@ class Projection(NamedTuple):
         found = shares(e, place, linear)
         to_predicted, to_old = linear.back(found.along_path, found.along_warmth, old_too)
         of_old = (None,) * len(self.cores) if to_old is None else to_old
-        return [*to_predicted, *of_old, found.bound, found.entropy][: len(inputs)]
+        return [*to_predicted, *of_old, found.bound, found.entropy][: len(saved.inputs)]
 
     def multipliers(self, e: Engine, inputs: Sequence[Array]) -> tuple[PerState, PerState]:
         """Compute η = 1/s − 1 of the KL and ω = (1 + η)(1/τ − 1) of the entropy; 0 where a constraint is inactive."""
@@ -175,22 +165,17 @@ class Projection(NamedTuple):
         return Solved(tuple(shaped[:num]), tuple(shaped[num:])), cast("Mask", moved)
 
     def _pullback_in_blocks(
-        self,
-        e: Engine,
-        inputs: Sequence[Array],
-        left: Sequence[Array],
-        cotangents: Sequence[Array | None],
-        old_too: bool,
+        self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], old_too: bool
     ) -> list[Array | None]:
-        num, batch = len(self.cores), self.batch(inputs)
-        flat, blocks = self._flat(inputs)
-        flat_left = [_rows(x, batch, 0) for x in left]
+        num, batch = len(self.cores), self.batch(saved.inputs)
+        flat, blocks = self._flat(saved.inputs)
+        left = [_rows(x, batch, 0) for x in saved.residuals]
         given = [None if g is None else _rows(g, batch, core) for g, core in zip(cotangents, self.cores, strict=True)]
         wanted = [old_too or not num <= i < 2 * num for i in range(len(flat))]
         results = [np.empty(x.shape, flat[0].dtype) if want else None for x, want in zip(flat, wanted, strict=True)]
         for rows in blocks:
-            own, here, pulled = (_wide(arrays, rows) for arrays in (flat, flat_left, given))
-            found = self._pullback(e, own, here, pulled, old_too)
+            own = Saved(_wide(flat, rows), (), _wide(left, rows))
+            found = self._pullback(e, own, _wide(given, rows), old_too)
             for into, x in zip(results, found, strict=True):
                 if into is not None:
                     into[rows] = x
