@@ -22,18 +22,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 from language_loop import KEPT_TOKENS, Loss, improve, pretrained, success  # noqa: E402
 
-from trpl import SparseCategorical  # noqa: E402
-from trpl.torch.tokens import TokenLoss, trust_region_loss  # noqa: E402
+from trpl.torch.tokens import trust_region_loss  # noqa: E402
 
 RESULTS, TABLE = ROOT / "results" / "language", ROOT / "docs" / "generated" / "language.md"
-RATES = (6e-4, 1e-3, 1.5e-3)
-SETTINGS: dict[str, list[dict[str, float]]] = {  # of the losses: as many for one as for the other
+RATES, BEST_RATE = (6e-4, 1e-3, 1.5e-3), 1e-3
+Settings = dict[str, float]
+SEARCHED: dict[str, list[Settings]] = {  # with every learning rate
     "clipping": [
         {"clip": 0.05},
         {"clip": 0.1},
@@ -48,38 +47,40 @@ SETTINGS: dict[str, list[dict[str, float]]] = {  # of the losses: as many for on
         {"bound": 0.02, "regression_weight": 0.0, "pessimism": True},
         {"bound": 0.01, "regression_weight": 0.1, "pessimism": True},
         {"bound": 0.02, "regression_weight": 0.3, "pessimism": True},
-        {"bound": 0.01, "regression_weight": 0.3},
+    ],
+    "the paper's loss": [{"bound": 0.01, "regression_weight": 0.3}],
+}
+BOTH: Settings = {"regression_weight": 0.0, "pessimism": True, "clip": 0.1, "clip_high": 0.2}
+ADDED: dict[str, list[Settings]] = {  # afterwards, with the rate that was the best for all of them
+    "clipping": [
+        {"clip": 0.08},
+        {"clip": 0.12},
+        {"clip": 0.05, "clip_high": 0.1},
+        {"clip": 0.1, "clip_high": 0.15},
+    ],
+    "clip and trust region": [
+        {"bound": 0.02} | BOTH,
+        {"bound": 0.05} | BOTH,
+        {"bound": 0.05} | BOTH | {"regression_weight": 0.1},
+        {"bound": 0.02} | BOTH | {"clip": 0.15, "clip_high": 0.3},
     ],
 }
+METHODS = ("clipping", "clip and trust region", "trust region", "the paper's loss")
 WORDS = {"clip": "clip {:g}", "clip_high": "{:g} above", "bound": "ε = {:g}", "regression_weight": "α = {:g}"}
-NUM_BATCHES, SEARCH_SEEDS, FIRST_SEED = 50, (100, 101), 10
+NUM_BATCHES, SEARCH_SEEDS, FIRST_SEED = 50, (100, 101), 20
 
 
-def clipped(
-    predicted: SparseCategorical,
-    old: SparseCategorical,
-    advantages: Tensor,
-    *,
-    clip: float,
-    clip_high: float | None = None,
-) -> TokenLoss:
-    """PPO's loss per token, with the diagnostics of a trust region that is nowhere in force."""
-    found = trust_region_loss(predicted, old, advantages, bound=float("inf"), regression_weight=0.0)
-    ratio = (predicted.log_probs[..., 0] - old.log_probs[..., 0]).exp()
-    held = ratio.clamp(1.0 - clip, 1.0 + (clip if clip_high is None else clip_high))
-    return found._replace(loss=-torch.min(ratio * advantages, held * advantages))
+def loss_of(settings: Settings) -> Loss:
+    """The loss with these settings; without a bound it is PPO's."""
+    return partial(trust_region_loss, **{"bound": float("inf"), "regression_weight": 0.0} | settings)
 
 
-def loss_of(method: str, settings: dict[str, float]) -> Loss:
-    return partial(clipped if method == "clipping" else trust_region_loss, **settings)
-
-
-def learn(method: str, settings: dict[str, float], rate: float, seed: int, model: torch.nn.Module) -> dict[str, Any]:
+def learn(method: str, settings: Settings, rate: float, seed: int, model: torch.nn.Module) -> dict[str, Any]:
     """One run from a copy of the model: mean reward on the way, success at the end, KL of tokens."""
     model = copy.deepcopy(model)
     before = success(model)
     torch.manual_seed(1000 + seed)
-    found = improve(model, NUM_BATCHES, loss_of(method, settings), learning_rate=rate, verbose=False)
+    found = improve(model, NUM_BATCHES, loss_of(settings), learning_rate=rate, verbose=False)
     row = {"method": method, "settings": settings, "learning_rate": rate, "seed": seed, "batches": NUM_BATCHES}
     row |= {"kept_tokens": KEPT_TOKENS, "reward": float(np.mean(found.rewards)), "success_before": before}
     row |= {name: value for name, value in found._asdict().items() if name != "rewards"}
@@ -87,7 +88,7 @@ def learn(method: str, settings: dict[str, float], rate: float, seed: int, model
     return row
 
 
-def learn_all(runs: Iterable[tuple[str, dict[str, float], float, int]], out: Path) -> None:
+def learn_all(runs: Iterable[tuple[str, Settings, float, int]], out: Path) -> None:
     """Train what is not yet in the file, and add it there run by run, so that a stopped search goes on."""
     rows = json.loads(out.read_text()) if out.exists() else []
     done = [(row["method"], row["settings"], row["learning_rate"], row["seed"]) for row in rows]
@@ -98,16 +99,16 @@ def learn_all(runs: Iterable[tuple[str, dict[str, float], float, int]], out: Pat
             out.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def settings_of(method: str) -> Iterable[tuple[dict[str, float], float]]:
-    return product(SETTINGS[method], RATES)
+def settings_of(method: str) -> list[tuple[Settings, float]]:
+    return [*product(SEARCHED.get(method, []), RATES), *product(ADDED.get(method, []), [BEST_RATE])]
 
 
 def search(out: Path) -> None:
     """Every learning rate with every setting of the loss."""
-    learn_all(((m, *pair, seed) for seed in SEARCH_SEEDS for m in SETTINGS for pair in settings_of(m)), out)
+    learn_all(((m, *pair, seed) for seed in SEARCH_SEEDS for m in METHODS for pair in settings_of(m)), out)
 
 
-def reward_of(tried: list[dict[str, Any]], method: str, settings: dict[str, float], rate: float) -> float:
+def reward_of(tried: list[dict[str, Any]], method: str, settings: Settings, rate: float) -> float:
     """The mean reward of the search with these settings."""
     wanted = (method, settings, rate)
     return float(np.mean([r["reward"] for r in tried if (r["method"], r["settings"], r["learning_rate"]) == wanted]))
@@ -116,7 +117,7 @@ def reward_of(tried: list[dict[str, Any]], method: str, settings: dict[str, floa
 def compare(out: Path, num_seeds: int) -> None:
     """The best of the search for each method, on seeds of their own."""
     tried = json.loads((RESULTS / "search.json").read_text())
-    best = [(m, *max(settings_of(m), key=lambda pair: reward_of(tried, m, *pair))) for m in SETTINGS]
+    best = [(m, *max(settings_of(m), key=lambda pair: reward_of(tried, m, *pair))) for m in METHODS]
     learn_all(((*settings, seed) for seed in range(FIRST_SEED, FIRST_SEED + num_seeds) for settings in best), out)
 
 
@@ -133,7 +134,7 @@ def write_table() -> None:
         "| sums | seeds | success before | mean reward | success after | largest KL of a token | of its projection |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for method in SETTINGS:
+    for method in METHODS:
         runs = [row for row in rows if row["method"] == method]
         name = f"{in_words(method, runs[0]['settings'])}, learning rate {runs[0]['learning_rate']:g}"
         before, reward, after = (spread([run[x] for run in runs]) for x in ("success_before", "reward", "success"))
@@ -145,14 +146,15 @@ def write_table() -> None:
         "| --- |" + " ---: |" * len(RATES),
     ]
     tried = json.loads((RESULTS / "search.json").read_text())
-    for method in SETTINGS:
-        for settings in SETTINGS[method]:
-            cells = " | ".join(f"{reward_of(tried, method, settings, rate):.3f}" for rate in RATES)
+    for method in METHODS:
+        for settings in SEARCHED.get(method, []) + ADDED.get(method, []):
+            rates = [rate if (settings, rate) in settings_of(method) else None for rate in RATES]
+            cells = " | ".join("" if r is None else f"{reward_of(tried, method, settings, r):.3f}" for r in rates)
             lines.append(f"| {in_words(method, settings)} | {cells} |")
     TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def in_words(method: str, settings: dict[str, float]) -> str:
+def in_words(method: str, settings: Settings) -> str:
     values = [WORDS[name].format(value) for name, value in settings.items() if name in WORDS]
     return ", ".join([method, *values, *(["pessimistic"] if settings.get("pessimism") else [])])
 

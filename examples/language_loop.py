@@ -1,6 +1,6 @@
 """Trust regions for a language model in one PyTorch file: a small transformer learns sums from rewards.
 
-python examples/language_loop.py [--batches 100] [--seed 0] [--bound 0.01]
+python examples/language_loop.py [--batches 100] [--seed 0] [--bound 0.02]
 
 The model is made from a configuration and nothing is downloaded. It first reads sums, most of them wrong; then it is
 rewarded for right digits, with four optimiser steps per batch of answers. Copy the loop into yours: what it needs of a
@@ -23,7 +23,7 @@ from trpl.torch.tokens import TokenLoss, trust_region_loss
 
 WORDS = "0123456789+="
 PLUS, EQUALS = 10, 11
-KEPT_TOKENS, BOUND, REGRESSION_WEIGHT = 4, 0.01, 0.1
+KEPT_TOKENS, BOUND, CLIP, CLIP_HIGH = 4, 0.02, 0.1, 0.2
 PRETRAINING_STEPS, SHARE_RIGHT = 300, 0.3
 GROUP_SIZE, NUM_GROUPS, ITERATIONS, LEARNING_RATE = 16, 32, 4, 1e-3
 MAX_NORM = 1.0  # of the gradient, as in trl
@@ -163,8 +163,9 @@ def improve(
 
 
 def train(num_batches: int = 100, *, seed: int = 0, bound: float = BOUND, verbose: bool = True) -> History:
-    """Read sums, then learn from rewards within a trust region around each token's policy."""
-    loss = partial(trust_region_loss, bound=bound, regression_weight=REGRESSION_WEIGHT, pessimism=True)
+    """Read sums, then learn from rewards with a clip, within a trust region around each token's policy."""
+    options = {"regression_weight": 0.0, "pessimism": True, "clip": CLIP, "clip_high": CLIP_HIGH}
+    loss = partial(trust_region_loss, bound=bound, **options)
     return improve(pretrained(seed), num_batches, loss, verbose=verbose)
 
 
