@@ -90,3 +90,9 @@ def test_arguments_reach_every_environment():
     for environment in (*collector.environments.environments, evaluator.environment):
         assert environment.gym_env.unwrapped.g == 2.5
     assert isinstance(evaluator.environment.gym_env, gym.Env)
+
+
+def test_a_single_callback_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(TypeError, match=r"callbacks=\[function\]"):
+        trpl.train("kl", "Pendulum-v1", out=tmp_path / "run", callbacks=lambda steps, scalars: None)
+    assert not (tmp_path / "run").exists()

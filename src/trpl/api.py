@@ -148,6 +148,8 @@ def train(
         run = trpl.train("kl", "Pendulum-v1", steps=50_000, seed=1)
         run.plot(), run.table(), run.policy(observation)
     """
+    if callable(callbacks):
+        raise TypeError("callbacks must be a list of functions, not one function: callbacks=[function]")
     env_id = env if isinstance(env, str) else register_local(env)
     given = settings if steps is None else settings | {"total_steps": steps}
     config = preset(method, env_id, **given)
