@@ -1,5 +1,6 @@
 """The page in a real browser: it loads in silence, methods can be hidden, tables sort, it prints."""
 
+import json
 import re
 import zlib
 
@@ -45,6 +46,19 @@ def test_loads_without_complaint_and_without_network(page):
     assert page.run("document.querySelectorAll('#returns svg[role=img]').length") == len(TASKS)
     for chart in ("returns", "clock", "kl", "entropy", "audit-charts", "profiles"):
         assert page.run(f"document.querySelectorAll('#{chart} path.line').length") > 0, chart
+
+
+def test_ticks_of_a_narrow_range_are_told_apart(browser, tmp_path):
+    """From −119.6 to −117.7: in three digits two of the labels would be −119."""
+    folder = write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, 20))
+    file = folder / "evaluations.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(x | {"returns": [-119.6 + 0.1 * n]}) + "\n" for n, x in enumerate(lines)))
+    browser.open(write_report([folder], tmp_path / "out", figures=False))
+    ends = "[...document.querySelectorAll('#returns svg text[text-anchor=end]')].map(t => t.textContent)"
+    labels = browser.run(f"{ends}.join(' ')").split()
+    assert len(labels) > 2
+    assert len(labels) == len(set(labels))
 
 
 def test_a_method_can_be_hidden_and_shown_again(page):

@@ -19,13 +19,14 @@
     return node;
   };
 
-  // Numbers as people write them.
-  const short = (v) => {
+  // Numbers as people write them. Those of ticks are round already: every digit tells them apart.
+  const round = (v) => +v.toPrecision(9);
+  const tickLabel = (v) => {
     if (v === 0) return "0";
     const size = Math.abs(v);
-    if (size >= 1e6) return `${+(v / 1e6).toPrecision(3)} M`;
-    if (size >= 1e4) return `${+(v / 1e3).toPrecision(3)} k`;
-    return size < 1e-3 ? v.toExponential(0) : String(+v.toPrecision(3));
+    if (size >= 1e6) return `${round(v / 1e6)} M`;
+    if (size >= 1e4) return `${round(v / 1e3)} k`;
+    return size < 1e-3 ? round(v).toExponential() : String(round(v));
   };
   const exact = (v) => (v === null ? "–" : Math.abs(v) >= 100 ? v.toFixed(0) : String(+v.toPrecision(3)));
 
@@ -76,10 +77,10 @@
       for (const v of log ? powers(low, high) : ticks(low, high, 5)) {
         const y = toY(v);
         root.append(svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y, y2: y }));
-        root.append(svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, short(v)));
+        root.append(svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, tickLabel(v)));
       }
       for (const v of ticks(0, right, 5)) {
-        root.append(svg("text", { x: toX(v), y: HEIGHT - BOTTOM + 15, "text-anchor": "middle" }, short(v)));
+        root.append(svg("text", { x: toX(v), y: HEIGHT - BOTTOM + 15, "text-anchor": "middle" }, tickLabel(v)));
       }
       root.append(svg("line", { class: "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM }));
       root.append(svg("text", { x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, xLabel));
