@@ -6,7 +6,7 @@ import pytest
 import worlds
 
 from trpl.errors import FaultyEnvironmentError, ReplayError, UnknownEnvironmentError
-from trpl.rollouts import Collector, Environment, make_environment
+from trpl.rollouts import Collector, Environment, environments, make_environment
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,12 @@ def test_faults_name_environment_episode_and_step(fault, words):
 def test_unknown_names_are_answered_with_the_nearest(env_id, words):
     with pytest.raises(UnknownEnvironmentError, match=words):
         make_environment(env_id)
+
+
+def test_a_package_that_would_register_the_task_is_named(monkeypatch):
+    monkeypatch.setitem(environments.REGISTERING_PACKAGES, "Maze-", "package_of_mazes")
+    with pytest.raises(UnknownEnvironmentError, match="Maze-5x5-v0 needs the module 'package_of_mazes', which is not"):
+        make_environment("Maze-5x5-v0")
 
 
 def test_an_environment_that_cannot_be_made_says_why(monkeypatch):

@@ -64,9 +64,9 @@ def make_environment(env_id: str, *, render_mode: str | None = None, **kwargs: A
 
 
 def _import_registering_package(env_id: str) -> None:
-    """Import the package that registers tasks of this name, if they are not registered yet and it is installed."""
+    """Import the package that registers tasks of this name, if they are not registered yet."""
     package = next((package for start, package in REGISTERING_PACKAGES.items() if env_id.startswith(start)), None)
-    if package is not None and env_id not in gym.registry and find_spec(package) is not None:
+    if package is not None and env_id not in gym.registry:
         importlib.import_module(package)
 
 
