@@ -92,4 +92,6 @@ def resume(
 def refuse_existing(folder: Path) -> None:
     """Refuse a folder that holds a run."""
     if is_run(folder):
-        raise RunError(f"{folder} already holds a run: continue it with `trpl resume {folder}`, or give another folder")
+        raise RunError(
+            f"{folder} already holds a run: continue it with `trpl resume {folder}`, or name another with --out"
+        )
