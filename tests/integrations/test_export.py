@@ -214,6 +214,10 @@ def test_a_model_without_an_environment_cannot_know_its_normaliser(tmp_path):
     with pytest.raises(ExportError, match="it is unknown whether its observations were normalised"):
         export(alone, tmp_path / "policy.npz")
     assert load_npz(export(alone, tmp_path / "policy.npz", vec_normalize=False)).shift is None
+    with pytest.raises(
+        ExportError, match=r"not 'normaliser.pkl'; VecNormalize.load\(FILE, environment\) reads a saved one"
+    ):
+        export(alone, tmp_path / "policy.npz", vec_normalize="normaliser.pkl")
 
 
 def test_arguments_of_other_algorithms_are_answered():

@@ -125,7 +125,7 @@ class TrustRegion:
             ValueError: The projection does not support it.
         """
         if not gaussian and not self.bounds_kl:
-            others = " and ".join(repr(name) for name, layer in layers().items() if layer.bounds_kl)
+            others = " or ".join(repr(name) for name, layer in layers().items() if layer.bounds_kl)
             raise ValueError(
                 f"projection {self.projection!r} is for Gaussian policies, and this is {words}: use {others}"
             )

@@ -70,8 +70,13 @@ def _normaliser(model: OnPolicyAlgorithm, given: VecNormalize | bool | None) -> 
     """Find the normaliser: the given one, or that of the model's environment; refuse if it is unknown."""
     if given is False:
         return None
-    if given is not None and not isinstance(given, bool):
+    if isinstance(given, VecNormalize):
         return given
+    if given not in (None, True):
+        raise ExportError(
+            f"vec_normalize must be a VecNormalize or False, not {given!r}; VecNormalize.load(FILE, environment) reads"
+            " a saved one"
+        )
     if model.get_env() is None:
         raise ExportError(
             "the model has no environment, so it is unknown whether its observations were normalised: give"
