@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from trpl.engines import mT
@@ -29,7 +30,8 @@ def outer(u: Array, v: Array) -> Array:
 
 def total(values: Iterable[Array]) -> Array:
     """Add up arrays."""
-    return functools.reduce(lambda one, other: one + other, values)
+    add: Callable[[Array, Array], Array] = operator.add
+    return functools.reduce(add, values)
 
 
 def chosen(e: Engine, mask: Mask, x: Array, y: Array) -> Array:

@@ -180,7 +180,7 @@ def series_root(e: Engine, excess: Matrix, bound: PerState, outside: Mask) -> Pe
     degrees = range(2, 2 + len(traces))
     terms = [(-1.0) ** k * (k - 1) / k * t * power for k, t, power in zip(degrees, traces, powers(start), strict=True)]
     value, *derivatives = [
-        total(float(k**order) * term for k, term in zip(degrees, terms, strict=True)) for order in range(4)
+        total([float(k**order) * term for k, term in zip(degrees, terms, strict=True)]) for order in range(4)
     ]
     x = near * start * one_step(e, 2.0 * bound, value, *derivatives)
     return xp.where(outside, xp.clip(x, None, 1.0), 1.0)
