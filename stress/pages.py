@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -107,7 +108,7 @@ def main() -> int:
             print(f"{number}/{len(pages)}  {row.page}  {row.seconds:.0f} s  {row.words or 'ran'}", flush=True)
     table = Table("page", "pip install", "programs and commands", "seconds", "")
     for row in found:
-        table.add_row(row.page, row.installed, str(row.commands), f"{row.seconds:.0f}", row.words)
+        table.add_row(row.page, escape(row.installed), str(row.commands), f"{row.seconds:.0f}", escape(row.words))
     Console(width=160).print(table)
     if options.out:
         options.out.write_text(json.dumps([row._asdict() for row in found], indent=1) + "\n", encoding="utf-8")
