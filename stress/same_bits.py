@@ -42,7 +42,7 @@ class Compared(NamedTuple):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--before", default="v0.1.0", metavar="REVISION", help="what to compare with (v0.1.0)")
+    parser.add_argument("--before", default="be4a452", metavar="REVISION", help="what to compare with (be4a452, 0.1.0)")
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS, metavar="METHOD")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--out", type=Path, help="write what was found there as JSON")

@@ -51,6 +51,11 @@ TOOLS = (
     "beartype",
 )  # any version will do
 SHOWN = ("numpy", "torch", "jax", "array-api-compat", "gymnasium", "mujoco")
+WARNINGS = (  # of libraries about other libraries or themselves; everything else is an error
+    "Guards may run slower:RuntimeWarning",  # PyTorch about Python 3.13.0
+    "Call to deprecated create function:DeprecationWarning",  # the oldest tensorboardX about protobuf
+    "Please use `torch.vmap` instead:FutureWarning",  # PyTorch 2.6 in its own gradcheck
+)
 SHORT = ("tests/conformance/test_values.py",)
 LONG = (
     *("tests/conformance", "tests/gaussians", "tests/projections", "tests/layers_torch", "tests/layers_jax"),
@@ -180,7 +185,8 @@ def attempt(versions: Versions, wheel: Path, place: Path, tests: tuple[str, ...]
     listed = subprocess.run([python, "-m", "pip", "list", "--format=json"], capture_output=True, text=True, check=True)
     installed = {canonical(row["name"]): row["version"] for row in json.loads(listed.stdout)}
     how = ["-q", "-n", str(workers), "-m", "not slow", "-p", "no:cacheprovider", "--tb=line"]
-    how += ["-W", "ignore:Guards may run slower:RuntimeWarning"]  # PyTorch's word about Python 3.13.0
+    for warning in WARNINGS:
+        how += ["-W", f"ignore:{warning}"]
     command = [python, "-m", "pytest", *how, *tests]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)

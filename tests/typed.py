@@ -78,7 +78,7 @@ def main() -> None:
     a = rng.normal(size=(2, 5, 3, 3))
     scales = {
         DiagGaussian: rng.uniform(0.3, 1.3, size=(2, 5, 3)),
-        FullGaussian: np.linalg.cholesky(a @ a.mT + np.eye(3)),
+        FullGaussian: np.linalg.cholesky(a @ a.swapaxes(-1, -2) + np.eye(3)),
     }
     means = rng.normal(size=(2, 5, 3))
     layers = [

@@ -120,8 +120,8 @@ def test_audit(case, kind, framework):
     elif case.metric == "w2-exact":
         chol = np.linalg.cholesky(old_cov)
         inverse = np.linalg.inv(chol)
-        root = (reference.root(inverse @ new @ inverse.mT) + eta * np.eye(3)) / (1.0 + eta)
-        expected = chol @ root @ root @ chol.mT
+        root = (reference.root(inverse @ new @ inverse.swapaxes(-1, -2)) + eta * np.eye(3)) / (1.0 + eta)
+        expected = chol @ root @ root @ chol.swapaxes(-1, -2)
     else:
         expected = (new + eta * old_cov) / (1.0 + eta)
     assert_allclose(found, expected, rtol=1e-7, atol=1e-9)

@@ -219,7 +219,7 @@ def test_both_hold_the_bound_on_hard_pairs(kind, bound):
     else:
         turn = np.linalg.qr(draw.normal(size=(2, 200, dim, dim)))[0]
         p, q = (
-            FullGaussian(mean, torch.linalg.cholesky(torch.as_tensor((t * s[:, None] ** 2) @ t.mT)))
+            FullGaussian(mean, torch.linalg.cholesky(torch.as_tensor((t * s[:, None] ** 2) @ t.swapaxes(-1, -2))))
             for t, s in zip(turn, std, strict=True)
         )
     layer = KLProjection(1.0, bound)

@@ -190,7 +190,7 @@ def test_kl_stationarity(dim):
     """(1 + η) Σ̃⁻¹ = Σ⁻¹ + η Σ_old⁻¹ with η ≥ 0, in any dimension: for a convex problem that is optimal."""
     pair = gentle_pair("full", NUM_PAIRS, dim, seed=10)
     projected = run(CASES[0], Torch(), pair)
-    new, old, result = (np.linalg.inv(s @ s.mT) for s in (pair.scale, pair.old_scale, projected.scale))
+    new, old, result = (np.linalg.inv(s @ s.swapaxes(-1, -2)) for s in (pair.scale, pair.old_scale, projected.scale))
     step, whole = result - old, new - old  # result = old + x (new − old)
     x = np.sum(step * whole, axis=(-2, -1)) / np.sum(whole * whole, axis=(-2, -1))
     assert ((x > 0) & (x < 1)).all()

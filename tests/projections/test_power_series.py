@@ -18,7 +18,7 @@ E = torch_engine()
 def symmetric(eigenvalues: np.ndarray) -> torch.Tensor:
     """Matrices with these eigenvalues and random axes."""
     rotation, _ = np.linalg.qr(RNG.normal(size=(*eigenvalues.shape, eigenvalues.shape[-1])))
-    return torch.as_tensor((rotation * eigenvalues[..., None, :]) @ rotation.mT)
+    return torch.as_tensor((rotation * eigenvalues[..., None, :]) @ rotation.swapaxes(-1, -2))
 
 
 @pytest.mark.parametrize("bound", [1e-8, 1e-4, 1e-3, LARGEST_BOUND])

@@ -107,9 +107,17 @@ def _torch_is_concrete(arrays: Sequence[Any]) -> bool:
 
 
 def is_fake(x: object) -> bool:
-    """Tell whether a tensor has a shape but no values."""
-    fake = sys.modules.get("torch._subclasses.fake_tensor")
-    return fake is not None and isinstance(x, fake.FakeTensor)
+    """Tell whether a tensor has a shape but no values: a fake one, or the functional one that a compiler puts around it.
+
+    PyTorch 2.6 traces with functional tensors while `torch.compiler.is_compiling()` is False.
+    """
+    return any(
+        module in sys.modules and isinstance(x, getattr(sys.modules[module], name))
+        for module, name in (
+            ("torch._subclasses.fake_tensor", "FakeTensor"),
+            ("torch._subclasses.functional_tensor", "FunctionalTensor"),
+        )
+    )
 
 
 def jax_is_concrete(arrays: Sequence[object]) -> bool:
