@@ -107,7 +107,7 @@ def _torch_is_concrete(arrays: Sequence[Any]) -> bool:
 
 
 def is_fake(x: object) -> bool:
-    """Tell whether a tensor has a shape but no values: a fake one, or the functional one that a compiler puts around it.
+    """Tell whether a tensor has a shape but no values: a fake one, or a compiler's functional one around it.
 
     PyTorch 2.6 traces with functional tensors while `torch.compiler.is_compiling()` is False.
     """
