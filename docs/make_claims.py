@@ -258,11 +258,16 @@ def bounds(folder: str, runs: list[Run]) -> str | None:
     outside = [float(np.mean(run.metrics.values["before_mean"] > bound)) for run in runs]
     metrics = [run.metrics.values for run in runs]
     binds = [float(np.mean(values["before_cov"] > values["cov_bound"])) for values in metrics]
-    worst = f"{min(largest):.2f} – {max(largest):.2f}"
-    shares = [f"{100 * min(share):.0f} – {100 * max(share):.0f} %" for share in (outside, binds)]
+    worst = span([f"{value:.2f}" for value in (min(largest), max(largest))])
+    shares = [span([f"{100 * value:.0f}" for value in (min(share), max(share))]) + " %" for share in (outside, binds)]
     if folder in BEFORE_THE_AUDIT:
         shares[1] = "–"
     return f"{bound:g} | {worst} | {' | '.join(shares)} |"
+
+
+def span(ends: Sequence[str]) -> str:
+    """Write a range, or one number where both ends read the same."""
+    return " – ".join(dict.fromkeys(ends))
 
 
 def kept_text() -> str:
