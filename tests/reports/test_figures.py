@@ -58,6 +58,14 @@ def test_curves_are_without_and_entropy_curves_with_entropy_control(runs):
     assert labels == {"KL-E", "PAPI", "PPO"}
 
 
+@pytest.mark.parametrize(("epochs", "label", "last"), [(30, "steps", 61_440), (60, "(millions)", 0.12288)])
+def test_few_steps_are_counted_one_by_one(tmp_path, epochs, label, last):
+    write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, epochs))
+    (axes,), _ = drawn("curves", tmp_path)
+    assert axes.get_xlabel().endswith(label)
+    assert axes.lines[0].get_xdata()[-1] == pytest.approx(last)
+
+
 def test_ablation_shows_each_weight_and_the_bound(runs):
     (axes,), labels = drawn("penalty-ablation", runs["penalty-ablation"])
     assert labels == {"α = 0.5", "α = 8", "full regression", "bound"}

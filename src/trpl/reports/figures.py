@@ -21,7 +21,7 @@ from trpl.methods import methods
 from trpl.methods.registry import known
 from trpl.reports.groups import Group, group_runs, method_label
 from trpl.reports.interpolation import interpolation
-from trpl.reports.look import RC_PARAMS, Style, line_style, sequence, styles
+from trpl.reports.look import FEW_STEPS, RC_PARAMS, Style, line_style, sequence, styles
 from trpl.reports.reading import Run, read_runs
 from trpl.reports.scores import Aggregates
 from trpl.reports.series import AUDIT, ENTROPY, KL, MEAN_DISTANCE, RETURN, Curve, Measure, curve
@@ -64,12 +64,13 @@ def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figu
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
+    words, unit = _unit(panels, x)
     for number, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
-        _draw_panel(axes, panel, x)
+        _draw_panel(axes, panel, x, unit)
         if number % columns == 0 or panel.ylabel != panels[number - 1].ylabel:
             axes.set_ylabel(panel.ylabel)
         if number + columns >= len(panels):
-            axes.set_xlabel({"steps": "environment steps (millions)", "hours": "wall-clock time (hours)"}[x])
+            axes.set_xlabel(words)
     handles = [
         Line2D([], [], color=style.colour, linestyle=line_style(style.dash), label=label)
         for label, style in legend.items()
@@ -80,9 +81,17 @@ def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figu
     return figure
 
 
-def _draw_panel(axes: Axes, panel: Panel, x: str) -> None:
+def _unit(panels: Sequence[Panel], x: str) -> tuple[str, float]:
+    """Return the label of the axis across and its unit: millions of steps, or single ones where there are few."""
+    if x == "hours":
+        return "wall-clock time (hours)", 3600.0
+    most = max((float(line.curve.steps[-1]) for panel in panels for line in panel.lines), default=0.0)
+    return ("environment steps (millions)", 1e6) if most >= FEW_STEPS else ("environment steps", 1.0)
+
+
+def _draw_panel(axes: Axes, panel: Panel, x: str, unit: float) -> None:
     for line in reversed(panel.lines):  # the first is drawn last, on top
-        across = line.curve.steps / 1e6 if x == "steps" else line.curve.seconds / 3600
+        across = (line.curve.steps if x == "steps" else line.curve.seconds) / unit
         value, low, high = line.curve.estimate
         width = 0.8 if panel.log else None
         axes.plot(across, value, color=line.style.colour, linestyle=line_style(line.style.dash), linewidth=width)

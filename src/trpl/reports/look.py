@@ -14,6 +14,9 @@ from trpl.methods.palette import CYCLE, DASHES
 from trpl.methods.registry import known
 from trpl.reports.groups import Group
 
+FEW_STEPS = 1e5
+"""From this number of environment steps on, they are written in millions."""
+
 
 def method_style(method: str) -> Style:
     """Find the style of a method that has one."""

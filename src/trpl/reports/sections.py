@@ -10,6 +10,7 @@ import numpy as np
 
 from trpl.methods.registry import known
 from trpl.reports.groups import Group, place
+from trpl.reports.look import FEW_STEPS
 from trpl.reports.markup import Content, Markup, cell, render, sort_header, table, tag, wide
 from trpl.reports.scores import (
     SAME_BUDGET,
@@ -40,7 +41,7 @@ def summary(groups: Sequence[Group]) -> Markup:
 
 def _amount(steps: float) -> str:
     """Write a number of steps, in millions unless there are few."""
-    return f"{steps / 1e6:.3g} M" if steps >= 1e5 else f"{steps:,.0f}"
+    return f"{steps / 1e6:.3g} M" if steps >= FEW_STEPS else f"{steps:,.0f}"
 
 
 def _count(number: int, noun: str) -> str:
