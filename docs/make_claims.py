@@ -2,7 +2,8 @@
 
     python docs/make_claims.py
 
-Writes docs/generated/claims.md and kept.md, which the page on results includes. A claim is a list of comparisons; each
+Writes docs/generated/claims.md and kept.md, which the page on results includes, and switches.md, which the page on
+reproducing the paper includes. A claim is a list of comparisons; each
 is decided by Welch's interval of the difference of two methods' means on one task (a seed of one method has nothing in
 common with the same seed of another): it holds when the interval lies above 0, does not when it lies below, and is
 undecided in between, with the number of seeds it would take to see a difference of the size seen in four of five
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from table1 import ROOT, runs_of
+from table1 import ROOT, by_cell, runs_of
 
 from trpl.methods.registry import known
 from trpl.reports import statistics, student
@@ -23,12 +24,11 @@ from trpl.reports.reading import Run
 from trpl.reports.scores import comparable_result, early_window, final_window
 
 TABLE, REACHER, HUMANOID, ALPHA = "table1", "reacher", "humanoid", "alpha"
-LONG, FIRST = "long", "first"  # earlier commits: the whole budget, and a third of it
+FIRST = "first"  # an earlier commit, a third of the budget
 CHEETAH, ANT, HUMAN = "HalfCheetah-v4", "Ant-v4", "trpl/HumanoidPaper-v4"
 REACH = "trpl/Reacher5Sparse-v0"
 SMALL = ("Hopper-v4", "Walker2d-v4", CHEETAH, ANT)
 PROJECTIONS = ("kl", "w2", "frobenius")
-BEFORE_THE_AUDIT = (FIRST, LONG)  # measured the covariance after it was set, which says nothing of its bound
 FIRST_EPOCHS = 20  # left out where the constancy of the KL is measured
 FINAL, EARLY, STEADY, NEAR = "final return", "return at 20 %", "steadiness of the KL", "nearness of the network"
 HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "undecided", "not enough runs yet"
@@ -94,7 +94,7 @@ def claims() -> list[Claim]:
             "a",
             "HalfCheetah, final: the projections are above PPO-M, PPO-M above PPO, PPO above PAPI; KL about 1400 above "
             "PPO",
-            [*(Comparison(TABLE, CHEETAH, *pair) for pair in order), Comparison(LONG, CHEETAH, "kl", "ppo")],
+            [Comparison(TABLE, CHEETAH, *pair) for pair in order],
         ),
         Claim(
             "b",
@@ -179,9 +179,7 @@ def decided(comparison: Comparison, runs: Runs) -> Decision:
     what += f"| {len(first)}, {len(second)} "
     if len(first) < 2 or len(second) < 2:
         return Decision(MISSING, f"{what}| – | – | {paper_difference(comparison, runs)} | {MISSING} |")
-    generator = np.random.default_rng(0)
-    found = statistics.compare(statistics.mean_difference, [first], [second], paired=False, generator=generator)
-    value, low, high = (float(part) for part in found)
+    value, low, high = difference(first, second)
     verdict = HOLDS if low > 0 else FAILS if high < 0 else OPEN
     words = f"**{verdict}**"
     if verdict == OPEN:
@@ -191,6 +189,14 @@ def decided(comparison: Comparison, runs: Runs) -> Decision:
     interval = f"{low:.{digits}f} … {high:.{digits}f}"
     paper = paper_difference(comparison, runs)
     return Decision(verdict, f"{what}| {value:.{digits}f} | {interval} | {paper} | {words} |")
+
+
+def difference(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
+    """The difference of two means over seeds, and Welch's interval."""
+    generator = np.random.default_rng(0)
+    found = statistics.compare(statistics.mean_difference, [first], [second], paired=False, generator=generator)
+    value, low, high = (float(part) for part in found)
+    return value, low, high
 
 
 def paper_difference(comparison: Comparison, runs: Runs) -> str:
@@ -223,7 +229,7 @@ HEADER += ["| --- | --- | --- | ---: | ---: | ---: | ---: | --- |"]
 def claim_text() -> str:
     """A table of all claims, then the comparisons of those that have runs, at last those of a third of the budget."""
     every = claims()
-    runs = {folder: runs_by_name(folder) for folder in (TABLE, REACHER, HUMANOID, ALPHA, LONG, FIRST)}
+    runs = {folder: runs_by_name(folder) for folder in (TABLE, REACHER, HUMANOID, ALPHA, FIRST)}
     summary = ["| | claim | here |", "| --- | --- | --- |"]
     details, shorter = [], []
     for claim in every:
@@ -260,7 +266,7 @@ def bounds(folder: str, runs: list[Run]) -> str | None:
     binds = [float(np.mean(values["before_cov"] > values["cov_bound"])) for values in metrics]
     worst = span([f"{value:.2f}" for value in (min(largest), max(largest))])
     shares = [span([f"{100 * value:.0f}" for value in (min(share), max(share))]) + " %" for share in (outside, binds)]
-    if folder in BEFORE_THE_AUDIT:
+    if folder == FIRST:  # measured the covariance after it was set, which says nothing of its bound
         shares[1] = "–"
     return f"{bound:g} | {worst} | {' | '.join(shares)} |"
 
@@ -276,7 +282,7 @@ def kept_text() -> str:
         "| records | task | method | steps | seeds | mean bound | worst state | mean outside | covariance binds |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for folder in (TABLE, "late", ALPHA, LONG, FIRST, REACHER, HUMANOID):
+    for folder in (TABLE, "late", ALPHA, FIRST, REACHER, HUMANOID):
         for (task, name), runs in sorted(runs_by_name(folder).items()):
             finished = [run for run in runs if run.finished]
             if finished and (cells := bounds(folder, finished)):
@@ -287,8 +293,35 @@ def kept_text() -> str:
     return "\n".join(lines) + "\n"
 
 
+SWITCHES = {  # variant of a plan: the option
+    "released": "--as-released",
+    "time-limits": "--released-time-limits",
+    "penalty": "--released-penalty",
+}
+
+
+def switch_text() -> str:
+    """What the release's switches do to the return at 20 %, beside the same method computed exactly."""
+    whole, stopped, single = (runs_of(folder) for folder in (TABLE, "early", "switches"))
+    without = by_cell(run for run in [*stopped, *whole] if not run.config["released_variance"])
+    lines = ["| task | method | switch | seeds | with | without | difference, 95 % |"]
+    lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: |")
+    for variant, option in SWITCHES.items():
+        switched = by_cell(run for run in [*stopped, *single] if run.path.parent.name == variant)
+        for (method, task), runs in sorted(switched.items(), key=lambda found: found[0][::-1]):
+            values = [[MEASURES[EARLY](run) for run in found] for found in (runs, without.get((method, task), []))]
+            first, second = (np.array([value for value in found if value is not None]) for found in values)
+            if len(first) < 2 or len(second) < 2:
+                continue
+            value, low, high = difference(first, second)
+            cells = [task, method, f"`{option}`", f"{len(first)}, {len(second)}"]
+            cells += [f"{first.mean():.0f}", f"{second.mean():.0f}", f"{value:.0f} ({low:.0f} … {high:.0f})"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    for name, text in (("claims", claim_text()), ("kept", kept_text())):
+    for name, text in (("claims", claim_text()), ("kept", kept_text()), ("switches", switch_text())):
         (ROOT / "docs" / "generated" / f"{name}.md").write_text(text, encoding="utf-8")
 
 

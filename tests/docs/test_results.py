@@ -31,10 +31,10 @@ def test_tables_are_those_of_the_records(made, name):
     assert (GENERATED / f"{name}.md").read_text() == text, "run python docs/make_results.py"
 
 
-@pytest.mark.parametrize("name", ["claim", "kept"])
+@pytest.mark.parametrize("name", ["claim", "kept", "switch"])
 def test_claims_are_decided_by_the_records(made, name):
     text = getattr(made("make_claims"), f"{name}_text")()
-    file = {"claim": "claims.md", "kept": "kept.md"}[name]
+    file = {"claim": "claims.md", "kept": "kept.md", "switch": "switches.md"}[name]
     assert (GENERATED / file).read_text() == text, "run python docs/make_claims.py"
 
 
