@@ -23,6 +23,23 @@ def residual_tolerance(e: Engine, x: PerState) -> float:
     return 1e-6 if e.xp.finfo(x.dtype).bits == 64 else 5e-4
 
 
+def resolved(e: Engine, x: PerState) -> PerState:
+    """Return a root x, NaN where it is so small that the last steps towards it underflow.
+
+    There the precision of the prediction, in units of the old one, is near the dtype's largest number.
+    """
+    least = float(e.xp.finfo(x.dtype).smallest_normal) / residual_tolerance(e, x)
+    return e.xp.where(x >= least, x, e.xp.nan)
+
+
+def midpoint(e: Engine, low: PerState, high: PerState) -> PerState:
+    """Return the geometric mean of a bracket in [0, 1], or a tenth of `high` if `low` is 0.
+
+    Scaling by powers of two is exact, and the product does not underflow.
+    """
+    return e.xp.where(low > 0.0, e.xp.sqrt(2.0**120 * low * high) * 2.0**-60, 0.1 * high)
+
+
 def one_step(
     e: Engine, target: PerState, value: PerState, first: PerState, second: PerState, third: PerState
 ) -> PerState:
@@ -48,7 +65,7 @@ def increasing_root(
     start: PerState,
     active: Mask,
 ) -> PerState:
-    """Find x in (0, 1] with f(x) = target for each `active` entry; the others stay at `start`.
+    """Find x in (0, 1] with f(x) = target for each `active` entry, NaN where it underflows; the others stay at `start`.
 
     `evaluate(x)` returns f(x) and x·f′(x), f increasing with f(0) < target < f(1). Newton runs on √f − √target, nearly
     linear for squared distances. A few plain steps suffice for most inputs. The others are solved inside a bracket: a
@@ -68,9 +85,10 @@ def increasing_root(
     close = (xp.abs(missing) <= tolerance) & (second > 0.0)  # f may have a second root below 0
     fast, unfinished = xp.where(active, second, start), active & ~close
     if not e.any(unfinished):
-        return fast
+        return resolved(e, fast)
     fast, unfinished = e.loop(lambda x, left: left, bare, (fast, unfinished), max_steps=FAST_STEPS - 2)
-    return bracketed_root(e, evaluate, target, start=xp.where(unfinished, start, fast), active=unfinished)
+    x = bracketed_root(e, evaluate, target, start=xp.where(unfinished, start, fast), active=unfinished)
+    return resolved(e, x)
 
 
 def bracketed_root(
@@ -94,9 +112,8 @@ def bracketed_root(
         following, missing = _newton(e, evaluate, goal, x)
         close, below = xp.abs(missing) <= enough, missing > 0.0
         low, high = xp.where(below, x, low), xp.where(below, high, x)
-        middle = xp.where(low > 0.0, xp.sqrt(low * high), 0.1 * high)
         inside = close | ((following > low) & (following < high))
-        x = xp.where(unfinished, xp.where(inside, following, middle), x)
+        x = xp.where(unfinished, xp.where(inside, following, midpoint(e, low, high)), x)
         return x, low, high, unfinished & ~close
 
     state = (start, xp.zeros_like(start), xp.ones_like(start), active)

@@ -298,3 +298,29 @@ def test_an_excess_that_overflows_is_an_error():
     predicted, old = (diag(framework, [[0.0, 1.0]], [[s, s]], "float32") for s in (1e-6, 1e15))
     with pytest.raises(ConvergenceError, match="not finite"):
         KL.make(framework)(predicted, old)
+
+
+@pytest.mark.parametrize("bound", [0.05, 1e-4])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", [KL, JOINT], ids=str)
+@every_framework
+def test_a_narrow_prediction_in_float32_lands_on_the_bound_or_is_nan(case, kind, bound, framework):
+    """The multiplier underflows: the search ended at the old policy, or up to 170 % above the bound."""
+    stds = np.ones((8, 3))
+    stds[:, 0] = [1e-6, 1e-11, 1e-15, 1e-17, 3e-18, 6e-19, 3e-19, 1e-20]
+    make, scales = (diag, stds) if kind == "diag" else (full, stds[..., None] * np.eye(3))
+    predicted = make(framework, np.zeros((8, 3)), scales, "float32")
+    old = make(framework, np.zeros((8, 3)), scales**0 * (scales > 0), "float32")
+    projected = framework.project(case.make(framework, bound, bound, check=False), predicted, old)
+    found = framework.numpy(projected[1]).astype(np.float64)
+    ratio = found if kind == "diag" else np.diagonal(found, axis1=-2, axis2=-1)
+    kl = 0.5 * np.sum(ratio * ratio - 1.0 - 2.0 * np.log(ratio), axis=-1)
+    assert np.isfinite(kl[0])
+    assert np.all(np.isnan(kl) | (np.abs(kl / bound - 1.0) < 1e-3))
+
+
+def test_a_prediction_whose_multiplier_underflows_is_an_error():
+    framework = Torch()
+    predicted, old = (full(framework, np.zeros((1, 2)), [np.diag([s, 1.0])], "float32") for s in (1e-15, 1.0))
+    with pytest.raises(ConvergenceError, match=r"too ill-conditioned.*use float64"):
+        KL.make(framework, 1e-4, 1e-4)(predicted, old)

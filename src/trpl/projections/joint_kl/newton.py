@@ -28,7 +28,7 @@ from trpl.linalg import apply
 from trpl.projections.joint_kl.terms import Target
 from trpl.projections.kl.equation import excess_of_change
 from trpl.projections.kl.factor import kl_of_factor, normal
-from trpl.roots import MAX_STEPS, one_step
+from trpl.roots import MAX_STEPS, midpoint, one_step
 from trpl.types import cast
 
 if TYPE_CHECKING:
@@ -172,8 +172,7 @@ def _next_step(
     newton = t + 2.0 * t * root * (xp.sqrt(bound) - root) / found.first
     grown = one_step(e, bound, found.kl, found.first, found.second, found.third)
     wanted = xp.where(grown != 1.0, grown * t, newton)
-    middle = xp.where(low > 0.0, xp.sqrt(low * high), 0.1 * high)
-    wanted = xp.where((wanted > low) & (wanted < high), wanted, middle)
+    wanted = xp.where((wanted > low) & (wanted < high), wanted, midpoint(e, low, high))
     done = (xp.abs(missing) <= xp.maximum(rounding, ACCURACY * bound)) | (xp.abs(wanted - t) <= 4.0 * eps * t)
     unfinished = unfinished & ~done
     return xp.where(unfinished, wanted, t), low, high, unfinished
