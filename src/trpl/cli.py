@@ -179,6 +179,7 @@ def conclude(result: Any, *, quiet: bool) -> int:
         print(f"stopped after epoch {result.epochs}; continue with: {program()} resume {result.folder}")
         return exit_code(result.signal)
     from trpl.reports.curve import learning_curve
+    from trpl.runs.folder import read_config
 
     curve = learning_curve(result.folder)
     if not quiet:
@@ -187,6 +188,8 @@ def conclude(result: Any, *, quiet: bool) -> int:
         print(f"run folder      {result.folder}\nlearning curve  {curve}\ndigest          {result.digest}")
         print(f"evaluate        {program()} evaluate {result.folder}")
         print(f"watch           {program()} play {result.folder} --video policy.mp4")
+        longer = 2 * read_config(result.folder).total_steps
+        print(f"train longer    {program()} resume {result.folder} --steps {longer}")
     return 0
 
 

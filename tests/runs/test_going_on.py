@@ -9,6 +9,7 @@ import pytest
 
 import tiny
 from sweeping import finish, trpl
+from trpl.cli import main
 from trpl.errors import CheckpointError, ConfigError, RunError
 from trpl.policies import load_policy
 from trpl.policies.storage import checkpoint_folders
@@ -56,8 +57,14 @@ def test_longer_than_planned(tmp_path):
     assert (longer.finished, longer.epochs) == (True, 40)
     assert folder.read_config(longer.folder).total_steps == 32 * 40
     assert resume(longer.folder, progress=False).digest == longer.digest  # its records are still whole
-    with pytest.raises(ConfigError, match="has already done 1280 steps"):
+    with pytest.raises(ConfigError, match=r"has already done 1280 steps; the new total \(--steps\) must be larger"):
         resume(longer.folder, progress=False, total_steps=32)
+
+
+def test_a_finished_run_says_how_to_train_longer(finished, capsys):
+    settings, result = finished
+    assert main(["resume", str(result.folder)]) == 0
+    assert f"resume {result.folder} --steps {2 * settings.total_steps}" in capsys.readouterr().out
 
 
 def test_a_warm_start_begins_where_the_other_run_ended(finished, tmp_path):

@@ -116,7 +116,8 @@ class Trainer:
                 )
             self.saved = self.epoch
         if self.config.last_epoch < self.epoch:
-            raise ConfigError(f"{self.folder} has already done {self.epoch * self.config.rollout_size} steps")
+            done = self.epoch * self.config.rollout_size
+            raise ConfigError(f"{self.folder} has already done {done} steps; the new total (--steps) must be larger")
         done = range(1, self.epoch + 1)
         records.cut_back(self.folder / METRICS, epochs=done)
         records.cut_back(self.folder / EVALUATIONS, epochs=self._evaluated(about))
