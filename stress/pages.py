@@ -2,10 +2,10 @@
 
     python stress/pages.py [--page docs/sb3.md ...] [--out FILE.json]
 
-Each page gets an environment with what its `pip install` commands name and nothing else, under constraints.txt; pages
-that name the same share it. A page's Python blocks run there, and its `trpl` commands that end soon: training with a
-small budget, evaluation, export, presets, reports, the figure that needs no runs. tests/docs does the same in the
-suite, but hides what is installed instead of installing. Exit code 1 when something fails.
+Each page gets an environment with what its `pip install` commands name and nothing else, under constraints.txt where
+that covers it; pages that name the same share it. A page's Python blocks run there, and its `trpl` commands that end
+soon: training with a small budget, evaluation, export, presets, reports, the figure that needs no runs. tests/docs does
+the same in the suite, but hides what is installed instead of installing. Exit code 1 when something fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "docs"))
 from blocks import PAGES, RUN, TINY, commands, installs, page_id, python_blocks
 
-from installing import ROOT, build, snapshot
+from installing import ROOT, build, pins, snapshot
 
 TESTS = ROOT / "tests"
 SOON = ("train", "presets", "evaluate", "export", "report")
@@ -57,7 +57,9 @@ def follow(page: Path, wheel: Path, trained: Path, folder: Path) -> Followed:
     if not bin.exists():
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bin.parent)], check=True)
         pip = [sys.executable, "-m", "pip", "--python", str(bin / "python"), "install", "--quiet", "--no-compile"]
-        steps.append([*pip, "-c", str(ROOT / "constraints.txt"), *(_of_wheel(word, wheel) for word in asked.split())])
+        pinned = bin.parent / "pins.txt"
+        pinned.write_text(pins(asked), encoding="utf-8")
+        steps.append([*pip, "-c", str(pinned), *(_of_wheel(word, wheel) for word in asked.split())])
     num_installs = len(steps)
     if python_blocks(page):
         steps.append([str(bin / "python"), str(TESTS / "docs" / "run_page.py"), str(page)])

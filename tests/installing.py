@@ -104,6 +104,16 @@ def not_installed(wanted: str) -> set[str]:
     return asked - here - {"trpl"}
 
 
+def pins(wanted: str) -> str:
+    """The constraints for installing these requirements: all of constraints.txt where it covers them.
+
+    A host that the development environment lacks may exclude versions that are pinned there (rl_games wants psutil
+    below 6, Brax JAX below 0.10); PyTorch alone stays pinned for it.
+    """
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    return "".join(line for line in lines if not not_installed(wanted) or line.startswith("torch=="))
+
+
 def modules_besides(distributions: set[str]) -> set[str]:
     """The top-level modules that are installed here by other distributions than these."""
     owners = metadata.packages_distributions().items()

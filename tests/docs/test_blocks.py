@@ -13,7 +13,7 @@ import pytest
 from blocks import PAGES, ROOT, TINY, commands, installs, page_id, python_blocks
 from packaging.requirements import Requirement
 
-from installing import canonical, closure, not_installed, run_with
+from installing import canonical, closure, not_installed, pins, run_with
 from trpl import cli
 
 QUICK = ("presets", "evaluate", "export")  # run for real, on the small run
@@ -77,6 +77,13 @@ def test_extras_are_spelt_as_a_wheel_spells_them(page):
         assert {canonical(extra) for extra in wanted.extras} == wanted.extras
         if wanted.name == "trpl":
             assert wanted.extras <= set(metadata.metadata("trpl").get_all("Provides-Extra") or [])
+
+
+def test_hosts_that_constraints_do_not_cover_choose_their_own_versions():
+    """rl_games wants psutil below 6, Brax JAX below 0.10: with every pin pip found no versions for their pages."""
+    covered, host = pins("trpl[torch,sb3]").splitlines(), pins("trpl[rl-games]").splitlines()
+    assert covered == (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert [line.partition("=")[0] for line in host] == ["torch"]
 
 
 def imported(page):
