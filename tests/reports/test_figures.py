@@ -3,6 +3,7 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from synthetic_runs import run_config, write_run, write_runs
 
 from trpl.errors import RecordError
@@ -10,7 +11,7 @@ from trpl.gaussians import entropy
 from trpl.reports import figures
 from trpl.reports.figures import FIGURES, FROM_RUNS, write_figure
 from trpl.reports.interpolation import MULTIPLIERS, OLD, PREDICTED, REGIONS, interpolated
-from trpl.reports.look import styles
+from trpl.reports.look import RC_PARAMS, styles
 from trpl.reports.reading import read_runs
 
 REACHER = "trpl/Reacher5Sparse-v0"
@@ -64,6 +65,22 @@ def test_few_steps_are_counted_one_by_one(tmp_path, epochs, label, last):
     (axes,), _ = drawn("curves", tmp_path)
     assert axes.get_xlabel().endswith(label)
     assert axes.lines[0].get_xdata()[-1] == pytest.approx(last)
+
+
+def test_a_legend_of_long_names_stays_within_its_figure(tmp_path):
+    """Variants that --by tells apart: half of their legend was cut off at both sides."""
+    for method in ("kl", "ppo", "ppo-m", "w2"):
+        for task in ("Hopper-v4", "Ant-v4", "Walker2d-v4"):
+            for contextual in (False, True):
+                config = run_config(method, task, 0, 3, contextual=contextual)
+                write_run(tmp_path / f"{method}-{task}-{contextual}", config)
+    with mpl.rc_context(RC_PARAMS):
+        figure = FROM_RUNS["curves"](read_runs([tmp_path])[0], by=["contextual"])
+        FigureCanvasAgg(figure).draw()
+        legend = figure.legends[0].get_window_extent()
+    assert len(figure.legends[0].get_texts()) == 8
+    assert legend.x0 >= 0
+    assert legend.x1 <= figure.bbox.width
 
 
 def test_ablation_shows_each_weight_and_the_bound(runs):

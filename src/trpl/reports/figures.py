@@ -57,9 +57,11 @@ def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figu
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     legend = {line.label: line.style for panel in panels for line in panel.lines}
-    legend_rows = -(-(len(legend) + 1) // (2 * columns))
+    width = 2.4 * columns if columns > 1 else 3.8
+    entry = 0.5 + 0.06 * max(map(len, legend), default=0)  # inches: a line with its margins, and 0.06 per letter
+    legend_rows = -(-(len(legend) + 1) // min(2 * columns, max(int(width / entry), 1)))
     legend_columns = -(-(len(legend) + 1) // legend_rows)
-    width, height = (2.4 * columns if columns > 1 else 3.8), 1.95 * rows + 0.2 * legend_rows + 0.15
+    height = 1.95 * rows + 0.2 * legend_rows + 0.15
     figure = Figure(figsize=(width, height), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(panels) :]:

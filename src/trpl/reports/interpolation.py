@@ -64,8 +64,10 @@ def interpolation() -> Figure:
         style = method_style(name)
         values = entropy(interpolated(region, sweep))
         last.plot(sweep, values, color=style.colour)
-        beside = (6.0, np.interp(6.0, sweep, values))
-        last.annotate(TITLES[name], beside, xytext=(3, 0), textcoords="offset points", color=style.colour)
+        beside = (20.0, np.interp(20.0, sweep, values))  # there no other curve crosses the name
+        last.annotate(
+            TITLES[name], beside, xytext=(5, 0), textcoords="offset points", color=style.colour, fontsize="small"
+        )
     handles = [
         Line2D([], [], color="black", linewidth=1.4, label="old"),
         Line2D([], [], color="black", linewidth=1.4, linestyle=(0, (3, 1.5)), label="predicted"),
