@@ -23,13 +23,15 @@ def residual_tolerance(e: Engine, x: PerState) -> float:
     return 1e-6 if e.xp.finfo(x.dtype).bits == 64 else 5e-4
 
 
-def resolved(e: Engine, x: PerState) -> PerState:
-    """Return a root x, NaN where it is so small that the last steps towards it underflow.
+def resolved(e: Engine, x: PerState, target: PerState) -> PerState:
+    """Return the root x of f(x) = target, NaN where it is so small that the last steps towards it underflow.
 
-    There the precision of the prediction, in units of the old one, is near the dtype's largest number.
+    There the precision of the prediction, in units of the old one, is near the dtype's largest number. For a target of
+    0, whose root is 0, return a number so small that the projection is the old policy.
     """
-    least = float(e.xp.finfo(x.dtype).smallest_normal) / residual_tolerance(e, x)
-    return e.xp.where(x >= least, x, e.xp.nan)
+    xp = e.xp
+    least = float(xp.finfo(x.dtype).smallest_normal) / residual_tolerance(e, x)
+    return xp.where(x >= least, x, xp.where(target == 0.0, least, xp.nan))
 
 
 def midpoint(e: Engine, low: PerState, high: PerState) -> PerState:
@@ -85,10 +87,10 @@ def increasing_root(
     close = (xp.abs(missing) <= tolerance) & (second > 0.0)  # f may have a second root below 0
     fast, unfinished = xp.where(active, second, start), active & ~close
     if not e.any(unfinished):
-        return resolved(e, fast)
+        return resolved(e, fast, target)
     fast, unfinished = e.loop(lambda x, left: left, bare, (fast, unfinished), max_steps=FAST_STEPS - 2)
     x = bracketed_root(e, evaluate, target, start=xp.where(unfinished, start, fast), active=unfinished)
-    return resolved(e, x)
+    return resolved(e, x, target)
 
 
 def bracketed_root(

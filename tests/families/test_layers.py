@@ -34,6 +34,20 @@ def test_on_the_bound_with_the_entropy(kind, held):
         assert (trpl.entropy(projected) >= named[held] - 1e-8).all()
 
 
+@every_kind
+def test_a_single_state_needs_no_batch_axis(kind):
+    """It is projected as in a batch of one, with the same gradient."""
+    p, q = policies(kind, torch.as_tensor)
+    layer, found = trpl.torch.JointKLProjection(BOUND), []
+    for rows in (slice(0, 1), 0):
+        leaves = [x[rows].clone().requires_grad_() for x in kind.arrays(p)]
+        projected = kind.arrays(layer(kind.unflatten(leaves), kind.unflatten([x[rows] for x in kind.arrays(q)])))
+        gradients = torch.autograd.grad(sum(x.exp().sum() for x in projected), leaves)
+        found.append([x.detach().squeeze() for x in (*projected, *gradients)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @every_entropy
 @every_kind
 def test_gradients_by_finite_differences(kind, held):

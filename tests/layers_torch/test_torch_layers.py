@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cases import CASES, KINDS, SEPARATE
 from frameworks import TYPES, Torch, policies
 from generators import gentle_pair
-from trpl import ConvergenceError, DiagGaussian, FullGaussian
+from trpl import Categorical, ConvergenceError, DiagGaussian, FullGaussian, Product
 from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 
 framework = Torch()
@@ -247,6 +247,25 @@ def test_bounds_are_attributes_buffers_or_parameters():
     assert held.cov_bound.grad != 0
     torch.testing.assert_close(held(predicted, old).std, number(predicted, old).std)
     assert held.double()(*policies(framework, gentle_pair("diag"))).std.dtype == torch.float64
+
+
+def test_bounds_of_parts_are_buffers_and_parameters_too():
+    """Those in a tuple were out of reach for optimisers, `state_dict`, `to` and `functional_call`."""
+    own = torch.nn.Parameter(torch.tensor(0.01))
+    layer = JointKLProjection((torch.tensor(0.05), own), min_entropy=(None, torch.tensor(0.1)))
+    assert dict(layer.named_parameters()) == {"bound_1": own}
+    assert set(layer.state_dict()) == {"bound_0", "bound_1", "min_entropy_1"}
+    assert {x.dtype for x in layer.double().state_dict().values()} == {torch.float64}
+    one = torch.ones(3, 2, dtype=torch.float64)
+    predicted, old = (Product((Categorical(0 * one), DiagGaussian(x, one))) for x in (one, 0 * one))
+
+    def mean(bound):
+        layer = JointKLProjection((0.05, torch.tensor(0.01, dtype=torch.float64)))
+        return torch.func.functional_call(layer, {"bound_1": bound}, (predicted, old)).parts[1].mean[0, 0]
+
+    bound = torch.tensor(0.04, dtype=torch.float64)
+    torch.testing.assert_close(mean(bound), bound**0.5)  # ½ · 2 · μ² = ε
+    torch.testing.assert_close(torch.func.grad(mean)(bound), 0.5 * bound**-0.5)
 
 
 def test_compiled_an_excess_that_overflows_is_nan():

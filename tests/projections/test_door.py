@@ -324,3 +324,16 @@ def test_a_prediction_whose_multiplier_underflows_is_an_error():
     predicted, old = (full(framework, np.zeros((1, 2)), [np.diag([s, 1.0])], "float32") for s in (1e-15, 1.0))
     with pytest.raises(ConvergenceError, match=r"too ill-conditioned.*use float64"):
         KL.make(framework, 1e-4, 1e-4)(predicted, old)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES[:6], ids=str)
+@every_framework
+def test_a_bound_of_zero_that_is_not_checked_gives_the_old_policy(case, kind, framework):
+    """As at the end of a schedule under jit; KL layers gave NaN."""
+    pair = gentle_pair(kind)
+    predicted, old = policies(framework, pair)
+    bounds = case.call_options(framework, pair, mean_bound=0.0, cov_bound=0.0)
+    projected = framework.project(case.make(framework, check=False), predicted, old, **bounds)
+    for found, wanted in zip(projected, old, strict=True):
+        np.testing.assert_allclose(framework.numpy(found), framework.numpy(wanted), rtol=1e-12, atol=1e-12)

@@ -17,7 +17,7 @@ KL, JOINT = CASES[0], next(case for case in CASES if case.joint)
 def test_the_message_shows_the_bad_bound_and_not_a_good_one():
     predicted, old = policies(Torch(), gentle_pair("diag"))
     bounds = torch.tensor([1.0, 2.0, -3.0, 4.0, 5.0, 6.0], dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"cov_bound must be positive and finite as float64; got .*-3\.0.* among 6"):
+    with pytest.raises(ValueError, match=r"cov_bound must be positive and finite as float64; got -3 among 6 values"):
         KL.make(Torch())(predicted, old, cov_bound=bounds)
 
 

@@ -113,7 +113,7 @@ def as_bound(
     array = _as_array(name, bound, like, batch)
     found = values_of(array) if check and not is_symbolic_number(array) else None
     if found is not None and not (good := _valid(found, positive)).all():
-        raise ValueError(f"{name} {_wanted(positive, like)} {found[~good].ravel()[0]!r} among {found.size} values")
+        raise ValueError(f"{name} {_wanted(positive, like)} {found[~good].ravel()[0]:g} among {found.size} values")
     return array
 
 

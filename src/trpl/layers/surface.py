@@ -178,6 +178,10 @@ class JointLayer(Generic[A]):
     entropy_equality: bool
     check: bool
 
+    def held(self, name: str) -> Any:
+        """Return the layer's `bound` or `min_entropy`."""
+        return getattr(self, name)
+
     def check_bounds(self) -> None:
         """Refuse an invalid bound or entropy."""
         check_held("bound", self.bound, parts=True, check=self.check)
@@ -187,7 +191,7 @@ class JointLayer(Generic[A]):
         """Return the call's entropy target if given, else the layer's."""
         if min_entropy is not None or entropy is not None:
             return {"min_entropy": min_entropy, "entropy": entropy}
-        held = self.min_entropy
+        held = self.held("min_entropy")
         return (
             {"min_entropy": None, "entropy": held} if self.entropy_equality else {"min_entropy": held, "entropy": None}
         )
@@ -223,7 +227,7 @@ class JointLayer(Generic[A]):
         projected = host.project_jointly(
             host.enter(predicted, "predicted"),
             host.enter(old, "old"),
-            bound=_override(bound, self.bound),
+            bound=_override(bound, self.held("bound")),
             check=self.check,
             **self._targets(min_entropy, entropy),
         )
@@ -274,7 +278,7 @@ class JointLayer(Generic[A]):
                 host.enter(predicted, "predicted"),
                 host.enter(projected, "projected"),
                 host.enter(old, "old"),
-                bound=_override(bound, self.bound),
+                bound=_override(bound, self.held("bound")),
                 check=self.check,
                 **self._targets(min_entropy, entropy),
             )

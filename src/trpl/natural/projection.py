@@ -161,7 +161,7 @@ class Projection(NamedTuple):
             found, moved[rows] = self._solve(NUMPY, _wide(flat, rows))
             for into, x in zip(results, (*found.outputs, *found.residuals), strict=True):
                 into[rows] = x
-        shaped = [x.reshape(*self.batch(inputs), *x.shape[1:]) for x in results]
+        shaped = [x.reshape((*self.batch(inputs), *x.shape[1:])) for x in results]
         return Solved(tuple(shaped[:num]), tuple(shaped[num:])), cast("Mask", moved)
 
     def _pullback_in_blocks(
@@ -179,7 +179,7 @@ class Projection(NamedTuple):
             for into, x in zip(results, found, strict=True):
                 if into is not None:
                     into[rows] = x
-        return cast("list[Array | None]", [None if x is None else x.reshape(*batch, *x.shape[1:]) for x in results])
+        return cast("list[Array | None]", [None if x is None else x.reshape((*batch, *x.shape[1:])) for x in results])
 
 
 def _place(e: Engine, left: Sequence[Array]) -> Place:

@@ -1,8 +1,8 @@
 """The projections as PyTorch modules.
 
 Bounds given as numbers are plain attributes; bounds given as tensors are buffers, and as `nn.Parameter` parameters:
-they move with the module and are part of its state. `check=False` skips checks of values, for hot loops;
-`torch.compile` skips them anyway, because values are not concrete.
+they move with the module and are part of its state, also those of the parts of a product (`bound_0`, …). `check=False`
+skips checks of values, for hot loops; `torch.compile` skips them anyway, because values are not concrete.
 """
 
 from __future__ import annotations
@@ -61,11 +61,14 @@ HOST = Host(
 
 
 def _hold(module: nn.Module, name: str, value: Bound | None) -> None:
-    """Store a number as an attribute, a tensor as a buffer, a parameter as a parameter."""
+    """Store a number as an attribute, a tensor as a buffer, a parameter as a parameter; those of a tuple by number."""
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         module.register_buffer(name, value)
     else:
         setattr(module, name, value)
+    if isinstance(value, tuple | list):
+        for i, part in enumerate(value):
+            _hold(module, f"{name}_{i}", part)
 
 
 class _Separate(SeparateLayer[Tensor], nn.Module):
@@ -231,5 +234,13 @@ class JointKLProjection(JointLayer[Tensor], nn.Module):
         self.entropy_equality, self.check = entropy_equality, check
         self.check_bounds()
 
+    def held(self, name: str) -> Any:
+        """Return `bound` or `min_entropy`; with one for each part, as the module holds them now."""
+        value = getattr(self, name)
+        if isinstance(value, tuple | list):
+            return tuple([getattr(self, f"{name}_{i}") for i in range(len(value))])
+        return value
+
     def extra_repr(self) -> str:
-        return f"bound={self.bound}, min_entropy={self.min_entropy}, entropy_equality={self.entropy_equality}"
+        bounds = ", ".join(f"{name}={self.held(name)}" for name in ("bound", "min_entropy"))
+        return f"{bounds}, entropy_equality={self.entropy_equality}"

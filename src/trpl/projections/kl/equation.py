@@ -150,7 +150,7 @@ def narrow_root(e: Engine, eigenvalues: Vector, bound: PerState) -> PerState:
     two, three, four = _power_sums(e, ratio)
     derivatives = two, 2.0 * (two - three), 4.0 * two - 10.0 * three + 6.0 * four
     grown = start * one_step(e, 2.0 * bound, twice_kl(e, u, ratio), *derivatives)
-    return resolved(e, e.xp.clip(near * grown, None, 1.0))
+    return resolved(e, e.xp.clip(near * grown, None, 1.0), bound)
 
 
 def narrow_root_outside(e: Engine, eigenvalues: Vector, bound: PerState, outside: Mask) -> PerState:
@@ -183,7 +183,7 @@ def series_root(e: Engine, excess: Matrix, bound: PerState, outside: Mask) -> Pe
         total([float(k**order) * term for k, term in zip(degrees, terms, strict=True)]) for order in range(4)
     ]
     x = near * start * one_step(e, 2.0 * bound, value, *derivatives)
-    return xp.where(outside, resolved(e, xp.clip(x, None, 1.0)), 1.0)
+    return xp.where(outside, resolved(e, xp.clip(x, None, 1.0), bound), 1.0)
 
 
 def power_traces(e: Engine, a: Matrix) -> list[PerState]:
