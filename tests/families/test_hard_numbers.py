@@ -26,9 +26,9 @@ def test_the_bound_is_held(kind, size, num):
     p, q = TYPES[kind](*hard.predicted), TYPES[kind](*hard.old)
     family = family_of(p)
     with np.errstate(all="ignore"):
-        found = family.solve(NUMPY, p, q, hard.bound, None, "free", whole=True)
-        weights = [np.random.default_rng(0).normal(size=x.shape) for x in found.outputs]
         inputs = (*p, *q, hard.bound)
+        found = family.solve(NUMPY, inputs, "free", whole=True)
+        weights = [np.random.default_rng(0).normal(size=x.shape) for x in found.outputs]
         every = (True,) * len(inputs)
         gradients = family.pullback(NUMPY, Saved(inputs, *found), weights, every, "free")
     assert all(np.isfinite(g).all() for g in gradients)
@@ -45,7 +45,5 @@ def test_a_long_step_that_is_corrected_to_a_short_one():
     """One in 10,000 of the hard pairs: all higher terms of the step together cancel it, far from the root."""
     p, q = np.array([[0.0025022, -0.00048115]]), np.array([[-151.502803, -172.62298758]])
     bound = np.array([2.2109605547020683])
-    found = family_of(TYPES["categorical"](p)).solve(
-        NUMPY, TYPES["categorical"](p), TYPES["categorical"](q), bound, None, "free", whole=True
-    )
+    found = family_of(TYPES["categorical"](p)).solve(NUMPY, (p, q, bound), "free", whole=True)
     np.testing.assert_allclose(measured(["categorical"], [found.outputs], [(q,)])[0].astype(float), bound, rtol=BAR)

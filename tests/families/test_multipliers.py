@@ -17,14 +17,17 @@ def test_slopes_of_the_objective(name, held):
     family = family_of(p)
     bound = np.full(3, 0.05)
     _, high = family.entropy_range(E, q, bound)
-    here = family.entropy(E, family.make(family.solve(E, p, q, bound, None, "free", whole=True).outputs))
+    here = family.entropy(E, family.make(family.solve(E, (*p.arrays, *q.arrays, bound), "free", whole=True).outputs))
     target = None if held == "free" else here + 0.3 * (family.entropy(E, q) + high - here)
 
+    def inputs(bound, target):
+        return (*p.arrays, *q.arrays, bound, *(() if target is None else (target,)))
+
     def objective(bound, target):
-        found = family.solve(E, p, q, bound, target, held, whole=True)
+        found = family.solve(E, inputs(bound, target), held, whole=True)
         return family.kl(E, family.make(found.outputs), p)
 
-    eta, omega = family.multipliers(E, p, q, bound, target, held)
+    eta, omega = family.multipliers(E, inputs(bound, target), held)
     h = 1e-5
     slope = (objective(bound + h, target) - objective(bound - h, target)) / (2.0 * h)
     np.testing.assert_allclose(eta, -slope, rtol=1e-4, atol=1e-6)

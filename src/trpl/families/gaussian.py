@@ -163,18 +163,13 @@ class GaussianFamily:
             (vector, vector, matrix, number, number, matrix) if self.full else (vector, vector, matrix, number, number)
         )
 
-    def solve(
-        self,
-        e: Engine,
-        p: Gaussian,
-        q: Gaussian,
-        bound: PerState,
-        entropy: PerState | None,
-        held: Held,
-        *,
-        whole: bool,
-    ) -> Solved | None:
-        found = solution.solve(e, p, q, bound, entropy, equality=held == "equal", whole=whole)
+    def _found(self, e: Engine, inputs: Sequence[Array], held: Held, *, whole: bool) -> solution.Found | None:
+        p, q, bound = self.make(inputs[:2]), self.make(inputs[2:4]), inputs[4]
+        entropy = None if held == "free" else inputs[5]
+        return solution.solve(e, p, q, bound, entropy, equality=held == "equal", whole=whole)
+
+    def solve(self, e: Engine, inputs: Sequence[Array], held: Held, *, whole: bool) -> Solved | None:
+        found = self._found(e, inputs, held, whole=whole)
         return None if found is None else Solved(found[:2], found[4:] if self.full else found[4:-1])
 
     def pullback(
@@ -185,10 +180,8 @@ class GaussianFamily:
         found = gradient.pullback(e, p, q, saved.outputs, saved.residuals, cotangents, old_too=any(needed[2:]))
         return found[: len(inputs)]
 
-    def multipliers(
-        self, e: Engine, p: Gaussian, q: Gaussian, bound: PerState, entropy: PerState | None, held: Held
-    ) -> tuple[PerState, PerState]:
-        found = solution.solve(e, p, q, bound, entropy, equality=held == "equal", whole=True)
+    def multipliers(self, e: Engine, inputs: Sequence[Array], held: Held) -> tuple[PerState, PerState]:
+        found = self._found(e, inputs, held, whole=True)
         assert found is not None
         return found.kl_multiplier, found.entropy_multiplier
 

@@ -44,14 +44,9 @@ class Interpolated:
     def _projection(self, held: Held) -> projection.Projection:
         return projection.Projection(self.between, self.cores, held)
 
-    def _inputs(self, p: Policy, q: Policy, bound: PerState, entropy: PerState | None) -> tuple[Array, ...]:
-        return (*p.arrays, *q.arrays, bound, *(() if entropy is None else (entropy,)))
-
-    def solve(
-        self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held, *, whole: bool
-    ) -> Solved | None:
+    def solve(self, e: Engine, inputs: Sequence[Array], held: Held, *, whole: bool) -> Solved | None:
         """See `trpl.families.protocol.Family.solve`."""
-        return self._projection(held).solve(e, self._inputs(p, q, bound, entropy), whole=whole)
+        return self._projection(held).solve(e, inputs, whole=whole)
 
     def pullback(
         self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool], held: Held
@@ -59,11 +54,9 @@ class Interpolated:
         """See `trpl.families.protocol.Family.pullback`."""
         return self._projection(held).pullback(e, saved, cotangents, needed)
 
-    def multipliers(
-        self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held
-    ) -> tuple[PerState, PerState]:
+    def multipliers(self, e: Engine, inputs: Sequence[Array], held: Held) -> tuple[PerState, PerState]:
         """Compute η of the KL and ω of the entropy; 0 where a constraint is inactive."""
-        return self._projection(held).multipliers(e, self._inputs(p, q, bound, entropy))
+        return self._projection(held).multipliers(e, inputs)
 
     def entropy_range(self, e: Engine, q: Policy, bound: PerState) -> tuple[PerState, PerState]:
         """Return the least and the greatest H − H(q) of any policy within the bound of q."""

@@ -108,25 +108,23 @@ class Family(Protocol[P]):
 
     # The joint KL projection -----------------------------------------------------------------------------------------
 
+    # Its inputs are everywhere `(*predicted, *old, bound[, entropy])`; `held` says whether there is an entropy.
+
     def residuals(self, held: Held) -> tuple[Like, ...]:
-        """Return the shapes of `solve`'s residuals; inputs are `(*predicted, *old, bound[, entropy])`."""
+        """Return the shapes of `solve`'s residuals."""
         ...
 
-    def solve(
-        self, e: Engine, p: P, q: P, bound: PerState, entropy: PerState | None, held: Held, *, whole: bool
-    ) -> Solved | None:
+    def solve(self, e: Engine, inputs: Sequence[Array], held: Held, *, whole: bool) -> Solved | None:
         """Solve argmin KL(π̃‖p) subject to KL(π̃‖q) ≤ ε and the entropy; see `trpl.implicit.Problem.solve`."""
         ...
 
     def pullback(
         self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool], held: Held
     ) -> Sequence[Array | None]:
-        """Compute the cotangents of `(*predicted, *old, bound[, entropy])`; see `trpl.implicit.Problem.pullback`."""
+        """Compute the cotangents of the inputs; see `trpl.implicit.Problem.pullback`."""
         ...
 
-    def multipliers(
-        self, e: Engine, p: P, q: P, bound: PerState, entropy: PerState | None, held: Held
-    ) -> tuple[PerState, PerState]:
+    def multipliers(self, e: Engine, inputs: Sequence[Array], held: Held) -> tuple[PerState, PerState]:
         """Compute the Lagrange multipliers of the KL and of the entropy; 0 where a constraint is inactive."""
         ...
 

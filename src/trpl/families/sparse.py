@@ -125,11 +125,9 @@ class SparseFamily(Interpolated):
         found = e.xp.where(here, p.log_probs[..., :-1], -math.inf)
         return e.xp.where(kept, e.xp.max(found, axis=-1), math.nan)
 
-    def solve(
-        self, e: Engine, p: Policy, q: Policy, bound: PerState, entropy: PerState | None, held: Held, *, whole: bool
-    ) -> Solved | None:
+    def solve(self, e: Engine, inputs: Sequence[Array], held: Held, *, whole: bool) -> Solved | None:
         """Solve the categorical problem and normalise states that moved, so that outputs are log-probabilities."""
-        found = super().solve(e, p, q, bound, entropy, held, whole=whole)
+        found = super().solve(e, inputs, held, whole=whole)
         if found is None:
             return None
         (logits,), left = cast("tuple[tuple[Vector], tuple[PerState, ...]]", found)

@@ -256,9 +256,8 @@ def audit_jointly(
     family, held, size, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
     arrays = (*predicted.arrays, *projected.arrays, *old.arrays)
     e, like = engine_of(*arrays), arrays[0]
-    limit = e.asarray(size, like)
-    target = None if target is None else e.asarray(target, like)
-    eta, omega = family.multipliers(e, predicted, old, limit, target, held)
+    numbers = [e.asarray(x, like) for x in (size, target) if x is not None]
+    eta, omega = family.multipliers(e, (*predicted.arrays, *old.arrays, *numbers), held)
     return Audit(
         before=family.kl_parts(e, predicted, old),
         after=family.kl_parts(e, projected, old),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trpl.families import Family, Held, Policy
+from trpl.families import Family, Held
 from trpl.families.gaussian import GaussianFamily
 from trpl.implicit import Like, Saved, Signature, Solved
 from trpl.implicit.problems import Recover, sum_to
@@ -133,15 +133,12 @@ class Joint:
     def __repr__(self) -> str:
         return f"Joint({self.family}, {self.held}, check={self.check})"
 
-    def _split(self, inputs: Sequence[Array]) -> tuple[Policy, Policy, PerState, PerState | None]:
-        num = len(self.family.cores)
-        entropy = inputs[2 * num + 1] if self.held != "free" else None
-        return self.family.make(inputs[:num]), self.family.make(inputs[num : 2 * num]), inputs[2 * num], entropy
-
     def admit(self, e: Engine, *inputs: Array) -> None:
-        predicted, old, bound, entropy = self._split(inputs)
+        num = len(self.family.cores)
+        predicted, old = self.family.make(inputs[:num]), self.family.make(inputs[num : 2 * num])
         self.family.admit(e, predicted, old)
-        if entropy is not None:
+        if self.held != "free":
+            bound, entropy = inputs[2 * num :]
             least, greatest = self.family.entropy_range(e, old, bound)
             here = self.family.entropy(e, old)
             _check_reachable(e, entropy, here + least, here + greatest, equality=self.held == "equal")
@@ -150,7 +147,7 @@ class Joint:
         self.family.accept(e, outputs)
 
     def solve(self, e: Engine, *inputs: Array, whole: bool = False) -> Solved | None:
-        return self.family.solve(e, *self._split(inputs), self.held, whole=whole)
+        return self.family.solve(e, inputs, self.held, whole=whole)
 
     def pullback(
         self, e: Engine, saved: Saved, cotangents: Sequence[Array | None], needed: Sequence[bool]
