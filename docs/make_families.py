@@ -11,7 +11,7 @@ import numpy as np
 
 import trpl
 from trpl.families import Policy, known_policies
-from trpl.layers.layer import project, project_jointly
+from trpl.layers.layer import Bounds, Target, project, project_jointly
 from trpl.projections.frobenius import Frobenius
 from trpl.projections.kl.region import KL
 from trpl.projections.wasserstein import Wasserstein
@@ -47,17 +47,18 @@ def works(call: Callable[[], object]) -> bool:
 def row(name: str) -> str:
     """What one family has."""
     p = EXAMPLES[name]
-    free = {"min_entropy": None, "entropy": None, "check": True}
-    bounds = {"mean_bound": 0.1, "cov_bound": 0.1, "entropy_first": False}
+    free, how = Target("free", None), {"entropy_first": False, "check": True}
     layers = [
-        f"`{layer}`" for layer, region in SEPARATE.items() if works(lambda r=region: project(r, p, p, **bounds, **free))
+        f"`{layer}`"
+        for layer, region in SEPARATE.items()
+        if works(lambda r=region: project(r, p, p, Bounds(0.1, 0.1), free, **how))
     ]
-    joint = ["`JointKLProjection`"] if works(lambda: project_jointly(p, p, bound=0.1, **free)) else []
-    if works(lambda: project_jointly(p, p, bound=(0.1, 0.1), **free)):
+    joint = ["`JointKLProjection`"] if works(lambda: project_jointly(p, p, 0.1, free, check=True)) else []
+    if works(lambda: project_jointly(p, p, (0.1, 0.1), free, check=True)):
         joint.append("one bound or one per part")
     own = trpl.entropy(p)
-    targets = {"at least": {"min_entropy": own, "entropy": None}, "exactly": {"min_entropy": None, "entropy": own}}
-    held = [w for w, t in targets.items() if works(lambda t=t: project_jointly(p, p, bound=0.1, check=True, **t))]
+    targets = {"at least": Target("minimum", own), "exactly": Target("equal", own)}
+    held = [w for w, t in targets.items() if works(lambda t=t: project_jointly(p, p, 0.1, t, check=True))]
     fields = ", ".join(type(p)._fields)
     cells = (f"`{name}({fields})`", ", ".join(layers) or "–", ", ".join(joint) or "–", ", ".join([*held, "or free"]))
     return f"| {' | '.join(cells)} |"

@@ -243,10 +243,10 @@ from trpl.torch import KLProjection
 rng = np.random.default_rng(0)
 diag = [DiagGaussian(rng.normal(size=(32, 3)), rng.uniform(0.3, 1.3, size=(32, 3))) for _ in range(2)]
 full = [FullGaussian(p.mean, p.std[..., None] * np.eye(3)) for p in diag]
-options = dict(mean_bound=0.03, cov_bound=1e-3, min_entropy=None, entropy=None, entropy_first=False, check=True)
+asked = layer.Bounds(0.03, 1e-3), layer.Target("free", None)
 
 def calls(region, pair):
-    run = lambda: layer.project(region, *pair, **options)
+    run = lambda: layer.project(region, *pair, *asked, entropy_first=False, check=True)
     run(), run()
     counted = []
     def profile(frame, event, _):

@@ -30,9 +30,9 @@ full = [FullGaussian(p.mean, lower + p.std[..., None] * np.eye(3)) for p, lower 
 found = [np.array([int(part) for part in np.__version__.split(".")[:2]])]
 for p, q in (diag, full):
     for region in (KL(), Wasserstein(), Wasserstein("exact"), Frobenius(), Frobenius(True)):
-        bounds = {"mean_bound": 0.1, "cov_bound": 0.01, "min_entropy": 1.0, "entropy": None}
-        found += layer.project(region, p, q, **bounds, entropy_first=False, check=True)
-    found += layer.project_jointly(p, q, bound=0.2, min_entropy=None, entropy=None, check=True)
+        asked = layer.Bounds(0.1, 0.01), layer.Target("minimum", 1.0)
+        found += layer.project(region, p, q, *asked, entropy_first=False, check=True)
+    found += layer.project_jointly(p, q, 0.2, layer.Target("free", None), check=True)
     found += [entropy(p), log_prob(p, q.mean), *kl_parts(p, q), *wasserstein_parts(p, q), *frobenius_parts(p, q)]
 np.savez(sys.argv[3], *found)
 """

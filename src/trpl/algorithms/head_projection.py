@@ -86,7 +86,7 @@ def project_once(candidate: Candidate, region: Region, limits: Limits) -> Candid
     convex, so r + e falls at least to ε − min(m, m′). Where that is not enough, A ← (1 − η)A′ + ηA with η the larger
     root of m(η) + r + e = ε; the head is linear in the mean, so this interpolates the means.
     """
-    shape = control_entropy(candidate.shape, minimum=limits.entropy)
+    shape = control_entropy(candidate.shape, limits.entropy)
     quadratic, linear = mean_terms(candidate.head, region)
     mean_part = region.mean_part + linear + quadratic
     least = jnp.minimum(mean_part, region.mean_part)

@@ -161,3 +161,14 @@ def _family(p: Product) -> ProductFamily:
 
 
 register(Product, _family)
+
+
+def parts_of(p: Policy) -> tuple[Policy, ...]:
+    """Return the parts of a product, each of which has a bound of its own.
+
+    Raises:
+        ValueError: If the policy is of another family.
+    """
+    if not isinstance(p, Product):
+        raise ValueError(f"several bounds are for the parts of a Product, not for a {type(p).__name__}")
+    return p.parts

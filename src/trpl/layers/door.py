@@ -117,13 +117,6 @@ def as_bound(
     return array
 
 
-def as_entropy(
-    name: str, target: object, like: Array, batch: tuple[int, ...], *, check: bool
-) -> PerState | float | None:
-    """Return an entropy target like a bound; refuse non-finite values."""
-    return None if target is None else as_bound(name, target, like, batch, check=check, positive=False)
-
-
 def _valid(values: np.ndarray, positive: bool) -> np.ndarray:
     return np.isfinite(values) & (values > 0.0) if positive else np.isfinite(values)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from trpl.engines import NUMPY, engine_of, values_of
 from trpl.families import Family, Held, Policy, Product
 from trpl.families.gaussian import GaussianFamily
+from trpl.families.product import parts_of
 from trpl.families.protocol import P
 from trpl.gaussians.values import Gaussian, Parts
 from trpl.implicit import attach
-from trpl.layers.door import as_bound, as_entropy, check_structure
+from trpl.layers.door import as_bound, check_structure
 from trpl.layers.problems import joint, separate
 from trpl.projections.entropy import control_entropy
 from trpl.projections.mean import shrinkage
@@ -61,17 +62,43 @@ class Audit(NamedTuple, Generic[A_co]):
         return cast("A_co", engine_of(self.cov_projected).xp.sum(self.cov_projected))
 
 
-def _entropy_targets(
-    like: Array, batch: tuple[int, ...], min_entropy: Bound | None, entropy: Bound | None, *, check: bool
-) -> tuple[Number | None, Number | None]:
-    if min_entropy is None and entropy is None:
-        return None, None
+class Bounds(NamedTuple):
+    """The bounds of a region with one for the mean and another for the covariance."""
+
+    mean_bound: Bound
+    cov_bound: Bound
+
+
+class Target(NamedTuple):
+    """What is asked of the entropy: nothing, at least this value, or exactly this value."""
+
+    held: Held
+    value: Bound | None
+
+    @property
+    def name(self) -> str:
+        """The caller's name for the value."""
+        return "entropy" if self.held == "equal" else "min_entropy"
+
+
+def target_of(min_entropy: Bound | None, entropy: Bound | None) -> Target:
+    """Return the target of the two arguments of a layer's call, of which at most one may be given."""
     if min_entropy is not None and entropy is not None:
         raise ValueError("give min_entropy (an inequality) or entropy (an equality), not both")
-    return (
-        as_entropy("min_entropy", min_entropy, like, batch, check=check),
-        as_entropy("entropy", entropy, like, batch, check=check),
-    )
+    if entropy is not None:
+        return Target("equal", entropy)
+    return Target("free" if min_entropy is None else "minimum", min_entropy)
+
+
+def _as_bounds(bounds: Bounds, like: Array, batch: tuple[int, ...], *, check: bool) -> list[Number]:
+    return [as_bound(name, x, like, batch, check=check) for name, x in zip(Bounds._fields, bounds, strict=True)]
+
+
+def _as_entropy(target: Target, like: Array, batch: tuple[int, ...], *, check: bool) -> list[Number]:
+    """Return the target's value as the last input of a projection; without one there is none."""
+    if target.value is None:
+        return []
+    return [as_bound(target.name, target.value, like, batch, check=check, positive=False)]
 
 
 def _gaussian_family(family: Family) -> GaussianFamily:
@@ -86,32 +113,26 @@ def project(
     region: Region,
     predicted: Gaussian,
     old: Gaussian,
+    bounds: Bounds,
+    target: Target,
     *,
-    mean_bound: Bound,
-    cov_bound: Bound,
-    min_entropy: Bound | None,
-    entropy: Bound | None,
     entropy_first: bool,
     check: bool,
 ) -> Gaussian:
     """Project the predicted policy into its trust region and control its entropy (paper, Algorithm 1)."""
     family = _gaussian_family(check_structure(predicted, old))
     like, batch = predicted.mean, predicted.batch_shape
-    minimum, equal = _entropy_targets(like, batch, min_entropy, entropy, check=check)
-    bounds = (
-        as_bound("mean_bound", mean_bound, like, batch, check=check),
-        as_bound("cov_bound", cov_bound, like, batch, check=check),
-    )
-    problem = separate(region.for_bound(cov_bound), family, check)
-    target = minimum is not None or equal is not None
+    entropy, equality = _as_entropy(target, like, batch, check=check), target.held == "equal"
+    limits = _as_bounds(bounds, like, batch, check=check)
+    problem = separate(region.for_bound(bounds.cov_bound), family, check)
     start = predicted
-    if target and entropy_first:
+    if entropy and entropy_first:
         if check:
             _admit(family, predicted, old)
-        start = control_entropy(predicted, minimum=minimum, equal=equal)
-    projected = family.make(attach(problem, (*start, *old, *bounds)))
-    if target and not entropy_first:
-        projected = control_entropy(projected, minimum=minimum, equal=equal)
+        start = control_entropy(predicted, *entropy, equality=equality)
+    projected = family.make(attach(problem, (*start, *old, *limits)))
+    if entropy and not entropy_first:
+        projected = control_entropy(projected, *entropy, equality=equality)
         if check:
             _accept(family, projected)
     return projected
@@ -138,54 +159,44 @@ def _accept(family: Family[P], projected: P) -> None:
             family.accept(NUMPY, found)
 
 
-def _joint_arguments(
-    predicted: Policy, old: Policy, bound: Bound, min_entropy: Bound | None, entropy: Bound | None, *, check: bool
-) -> tuple[Family, Held, Number, Number | None]:
+def _joint_inputs(
+    predicted: Policy, old: Policy, bound: Bound, target: Target, *, check: bool
+) -> tuple[Family, tuple[Number, ...]]:
+    """Check the arguments; return the family, and the inputs of its projection."""
     family = check_structure(predicted, old)
-    arrays = predicted.arrays
-    like, batch = arrays[0], predicted.batch_shape
-    minimum, equal = _entropy_targets(like, batch, min_entropy, entropy, check=check)
-    target = minimum if equal is None else equal
-    held = "free" if target is None else "minimum" if equal is None else "equal"
-    return family, held, as_bound("bound", bound, like, batch, check=check), target
+    like, batch = predicted.arrays[0], predicted.batch_shape
+    entropy = _as_entropy(target, like, batch, check=check)
+    return family, (*predicted.arrays, *old.arrays, as_bound("bound", bound, like, batch, check=check), *entropy)
 
 
-def project_jointly(
-    predicted: Policy, old: Policy, *, bound: Bound, min_entropy: Bound | None, entropy: Bound | None, check: bool
-) -> Policy:
+def project_jointly(predicted: Policy, old: Policy, bound: Bound, target: Target, *, check: bool) -> Policy:
     """Compute the joint KL projection, with the entropy as inequality, equality or free.
 
     A product takes one bound for the whole, or a tuple with one per part: then each part is projected by itself.
     """
     if isinstance(bound, tuple | list):
         check_structure(predicted, old)
-        every = _split_parts(predicted, old, bound=bound, min_entropy=min_entropy, entropy=entropy)
-        return Product(tuple(project_jointly(*parts, **own, check=check) for parts, own in every))
-    family, held, limit, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
-    inputs = (*predicted.arrays, *old.arrays, limit, *(() if target is None else (target,)))
-    return family.make(attach(joint(family, held, check), inputs), predicted)
+        every = _split_parts(predicted, old, bound=bound, target=target)
+        return Product(tuple(project_jointly(*pair, bound=own, target=goal, check=check) for pair, own, goal in every))
+    family, inputs = _joint_inputs(predicted, old, bound, target, check=check)
+    return family.make(attach(joint(family, target.held, check), inputs), predicted)
 
 
 def _split_parts(
-    *policies: Policy, bound: Sequence[Bound], min_entropy: Bound | None, entropy: Bound | None
-) -> list[tuple[tuple[Policy, ...], dict[str, Any]]]:
+    *policies: Policy, bound: Sequence[Bound], target: Target
+) -> list[tuple[tuple[Policy, ...], Bound, Target]]:
     """List the parts of products, those of each place together, with their bound and entropy target."""
-    products = [p for p in policies if isinstance(p, Product)]
-    if len(products) < len(policies):
-        raise ValueError(f"several bounds are for the parts of a Product, not for a {type(policies[0]).__name__}")
-    num = len(products[0].parts)
-    targets = {}
-    for name, target in (("min_entropy", min_entropy), ("entropy", entropy)):
-        if target is not None and not isinstance(target, tuple | list):
-            raise ValueError(f"with a bound for each part, {name} must be a tuple with one for each part too, or None")
-        targets[name] = (None,) * num if target is None else tuple(target)
-    for name, given in (("bound", bound), *targets.items()):
-        if len(given) != num:
-            raise ValueError(f"{name} has {len(given)} entries for the {num} parts of predicted")
-    return [
-        (parts, {"bound": bound[i], "min_entropy": targets["min_entropy"][i], "entropy": targets["entropy"][i]})
-        for i, parts in enumerate(zip(*(p.parts for p in products), strict=True))
-    ]
+    places = list(zip(*map(parts_of, policies), strict=True))
+    values = (None,) * len(places) if target.value is None else target.value
+    if not isinstance(values, tuple | list):
+        raise ValueError(
+            f"with a bound for each part, {target.name} must be a tuple with one for each part too, or None"
+        )
+    for name, given in (("bound", bound), (target.name, values)):
+        if len(given) != len(places):
+            raise ValueError(f"{name} has {len(given)} entries for the {len(places)} parts of predicted")
+    targets = [Target("free" if value is None else target.held, value) for value in values]
+    return list(zip(places, bound, targets, strict=True))
 
 
 def penalty(region: Region, predicted: Gaussian, projected: Gaussian) -> PerState:
@@ -206,21 +217,14 @@ def penalty_jointly(predicted: Policy, projected: Policy) -> PerState:
 
 
 def audit(
-    region: Region,
-    predicted: Gaussian,
-    projected: Gaussian,
-    old: Gaussian,
-    *,
-    mean_bound: Bound,
-    cov_bound: Bound,
-    check: bool,
+    region: Region, predicted: Gaussian, projected: Gaussian, old: Gaussian, bounds: Bounds, *, check: bool
 ) -> Audit:
     """Measure distances before and after, multipliers, and which states were projected."""
     _gaussian_family(check_structure(predicted, old))
     check_structure(projected, old, "projected")
-    e, like, batch = engine_of(*predicted, *projected, *old), predicted.mean, predicted.batch_shape
-    mean_limit = e.asarray(as_bound("mean_bound", mean_bound, like, batch, check=check), like)
-    cov_limit = e.asarray(as_bound("cov_bound", cov_bound, like, batch, check=check), like)
+    e, like = engine_of(*predicted, *projected, *old), predicted.mean
+    limits = _as_bounds(bounds, like, predicted.batch_shape, check=check)
+    mean_limit, cov_limit = (e.asarray(x, like) for x in limits)
     before = parts(e, region, predicted, old)
     return Audit(
         before=before,
@@ -233,31 +237,22 @@ def audit(
 
 
 def audit_jointly(
-    predicted: Policy,
-    projected: Policy,
-    old: Policy,
-    *,
-    bound: Bound,
-    min_entropy: Bound | None,
-    entropy: Bound | None,
-    check: bool,
+    predicted: Policy, projected: Policy, old: Policy, bound: Bound, target: Target, *, check: bool
 ) -> Audit | tuple[Audit, ...]:
     """Audit the joint projection: a single bound, so a single multiplier for mean and covariance.
 
     For policies without a covariance the KL is all in the mean part. With a bound per part of a product there is
     an audit per part.
     """
+    check_structure(projected, old, "projected")
     if isinstance(bound, tuple | list):
         check_structure(predicted, old)
-        check_structure(projected, old, "projected")
-        every = _split_parts(predicted, projected, old, bound=bound, min_entropy=min_entropy, entropy=entropy)
-        return tuple(cast("Audit", audit_jointly(*parts, **own, check=check)) for parts, own in every)
-    check_structure(projected, old, "projected")
-    family, held, size, target = _joint_arguments(predicted, old, bound, min_entropy, entropy, check=check)
-    arrays = (*predicted.arrays, *projected.arrays, *old.arrays)
-    e, like = engine_of(*arrays), arrays[0]
-    numbers = [e.asarray(x, like) for x in (size, target) if x is not None]
-    eta, omega = family.multipliers(e, (*predicted.arrays, *old.arrays, *numbers), held)
+        every = _split_parts(predicted, projected, old, bound=bound, target=target)
+        found = [audit_jointly(*three, bound=own, target=goal, check=check) for three, own, goal in every]
+        return tuple(cast("list[Audit]", found))
+    family, inputs = _joint_inputs(predicted, old, bound, target, check=check)
+    e, like = engine_of(*inputs, *projected.arrays), predicted.arrays[0]
+    eta, omega = family.multipliers(e, [e.asarray(x, like) for x in inputs], target.held)
     return Audit(
         before=family.kl_parts(e, predicted, old),
         after=family.kl_parts(e, projected, old),

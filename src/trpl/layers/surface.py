@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 from trpl.families import Policy
 from trpl.layers import layer as core
 from trpl.layers.door import check_held
-from trpl.layers.layer import Audit, Bound
+from trpl.layers.layer import Audit, Bound, Bounds, Target, target_of
 from trpl.projections.regions import Region
 from trpl.types import A, cast
 
@@ -70,6 +70,10 @@ class SeparateLayer(Generic[A]):
             """
             ...
 
+    def _bounds(self, mean_bound: Bound | None, cov_bound: Bound | None) -> Bounds:
+        """Return the call's bounds if given, else the layer's."""
+        return Bounds(_override(mean_bound, self.mean_bound), _override(cov_bound, self.cov_bound))
+
     def check_bounds(self) -> None:
         """Refuse invalid bounds."""
         check_held("mean_bound", self.mean_bound, check=self.check)
@@ -107,10 +111,8 @@ class SeparateLayer(Generic[A]):
             self.trust_region(),
             host.enter(predicted, "predicted"),
             host.enter(old, "old"),
-            mean_bound=_override(mean_bound, self.mean_bound),
-            cov_bound=_override(cov_bound, self.cov_bound),
-            min_entropy=min_entropy,
-            entropy=entropy,
+            self._bounds(mean_bound, cov_bound),
+            target_of(min_entropy, entropy),
             entropy_first=self.entropy_first,
             check=self.check,
         )
@@ -162,8 +164,7 @@ class SeparateLayer(Generic[A]):
                 enter(predicted, "predicted"),
                 enter(projected, "projected"),
                 enter(old, "old"),
-                mean_bound=_override(mean_bound, self.mean_bound),
-                cov_bound=_override(cov_bound, self.cov_bound),
+                self._bounds(mean_bound, cov_bound),
                 check=self.check,
             )
             return cast("Audit[A]", found)
@@ -187,14 +188,12 @@ class JointLayer(Generic[A]):
         check_held("bound", self.bound, parts=True, check=self.check)
         check_held("min_entropy", self.min_entropy, positive=False, parts=True, check=self.check)
 
-    def _targets(self, min_entropy: Bound | None, entropy: Bound | None) -> dict[str, Bound | None]:
+    def _target(self, min_entropy: Bound | None, entropy: Bound | None) -> Target:
         """Return the call's entropy target if given, else the layer's."""
         if min_entropy is not None or entropy is not None:
-            return {"min_entropy": min_entropy, "entropy": entropy}
+            return target_of(min_entropy, entropy)
         held = self.held("min_entropy")
-        return (
-            {"min_entropy": None, "entropy": held} if self.entropy_equality else {"min_entropy": held, "entropy": None}
-        )
+        return target_of(None, held) if self.entropy_equality else target_of(held, None)
 
     def forward(
         self,
@@ -227,9 +226,9 @@ class JointLayer(Generic[A]):
         projected = host.project_jointly(
             host.enter(predicted, "predicted"),
             host.enter(old, "old"),
-            bound=_override(bound, self.held("bound")),
+            _override(bound, self.held("bound")),
+            self._target(min_entropy, entropy),
             check=self.check,
-            **self._targets(min_entropy, entropy),
         )
         return host.leave(projected, predicted)
 
@@ -278,8 +277,8 @@ class JointLayer(Generic[A]):
                 host.enter(predicted, "predicted"),
                 host.enter(projected, "projected"),
                 host.enter(old, "old"),
-                bound=_override(bound, self.held("bound")),
+                _override(bound, self.held("bound")),
+                self._target(min_entropy, entropy),
                 check=self.check,
-                **self._targets(min_entropy, entropy),
             )
             return cast("Audit[A] | tuple[Audit[A], ...]", found)
