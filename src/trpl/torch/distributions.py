@@ -36,18 +36,12 @@ def open_distribution(p: Given, name: str) -> Opened:
         return Opened(cast("Policy[Tensor]", p), lambda policy: policy)
     if isinstance(p, Independent):
         base, num = p.base_dist, p.reinterpreted_batch_ndims
-        if isinstance(base, Normal | d.Bernoulli | d.Beta) and num == 1:
-            if isinstance(base, Normal):
-                return Opened(DiagGaussian(base.loc, base.scale), to_distribution)
-            if isinstance(base, d.Bernoulli):
-                return Opened(Bernoulli(base.logits), to_distribution)
-            return Opened(Beta(base.concentration1, base.concentration0), to_distribution)
-        if isinstance(base, d.Categorical) and num == 1:  # several categoricals of one size: a product of them
-            parts = tuple(Categorical(x) for x in base.logits.unbind(-2))
-            return Opened(Product(parts), lambda policy: _categoricals(policy))
-        if isinstance(base, Normal | d.Bernoulli | d.Beta | d.Categorical):
-            kind = type(base).__name__
-            raise ValueError(f"{name} must have one event dimension, Independent({kind}(...), 1), not {num}")
+        for kind, read, close in SCALARS:
+            if isinstance(base, kind) and num == 1:
+                return Opened(read(base), close)
+            if isinstance(base, kind):
+                word = f"Independent({type(base).__name__}(...), 1)"
+                raise ValueError(f"{name} must have one event dimension, {word}, not {num}")
         if num == 0:
             inner = open_distribution(base, name)
             return Opened(inner.policy, lambda policy: Independent(inner.close(policy), 0, validate_args=False))
@@ -57,7 +51,7 @@ def open_distribution(p: Given, name: str) -> Opened:
         return Opened(Categorical(p.logits), lambda policy: type(p)(logits=policy.logits, validate_args=False))
     if isinstance(p, d.Categorical):
         return Opened(Categorical(_masked_logits(p, name)), lambda policy: _like(p, policy))
-    hint = "; wrap it in Independent(..., 1)" if isinstance(p, Normal | d.Bernoulli | d.Beta) else ""
+    hint = "; wrap it in Independent(..., 1)" if isinstance(p, tuple(kind for kind, *_ in SCALARS)) else ""
     raise ValueError(f"{name} must be a {', a '.join(known_policies())}, or {KNOWN}, not a {type(p).__name__}{hint}")
 
 
@@ -103,22 +97,33 @@ def to_distribution(p: Policy[Tensor]) -> Distribution:
     Raises:
         ValueError: For a product, which `torch.distributions` cannot represent.
     """
-    if isinstance(p, DiagGaussian):
-        mean, std = cast("tuple[Tensor, Tensor]", p)
-        return Independent(Normal(mean, std.expand_as(mean), validate_args=False), 1, validate_args=False)
-    if isinstance(p, FullGaussian):
-        mean, chol = cast("tuple[Tensor, Tensor]", p)
-        return MultivariateNormal(mean, scale_tril=chol, validate_args=False)
-    if isinstance(p, Categorical):
-        return d.Categorical(logits=cast("Tensor", p.logits), validate_args=False)
-    if isinstance(p, Bernoulli):
-        return Independent(d.Bernoulli(logits=cast("Tensor", p.logits), validate_args=False), 1, validate_args=False)
-    if isinstance(p, Beta):
-        alpha, beta = cast("tuple[Tensor, Tensor]", p)
-        return Independent(d.Beta(alpha, beta, validate_args=False), 1, validate_args=False)
-    raise ValueError(f"torch.distributions has no {type(p).__name__}; take its parts one by one")
+    make = MAKERS.get(type(p))
+    if make is None:
+        raise ValueError(f"torch.distributions has no {type(p).__name__}; take its parts one by one")
+    return make(*p.arrays)
+
+
+def _independent(base: Distribution) -> Distribution:
+    return Independent(base, 1, validate_args=False)
 
 
 def _categoricals(p: Product[Tensor]) -> Distribution:
     logits = torch.stack([x for part in p.parts for x in part.arrays], -2)
-    return Independent(d.Categorical(logits=logits, validate_args=False), 1, validate_args=False)
+    return _independent(d.Categorical(logits=logits, validate_args=False))
+
+
+MAKERS: dict[type, Callable[..., Distribution]] = {
+    DiagGaussian: lambda mean, std: _independent(Normal(mean, std.expand_as(mean), validate_args=False)),
+    FullGaussian: lambda mean, chol: MultivariateNormal(mean, scale_tril=chol, validate_args=False),
+    Categorical: lambda logits: d.Categorical(logits=logits, validate_args=False),
+    Bernoulli: lambda logits: _independent(d.Bernoulli(logits=logits, validate_args=False)),
+    Beta: lambda alpha, beta: _independent(d.Beta(alpha, beta, validate_args=False)),
+}
+"""The distribution of a policy value's arrays, by its type."""
+SCALARS: tuple[tuple[type, Callable[[Any], Any], Callable[[Any], Distribution]], ...] = (
+    (Normal, lambda p: DiagGaussian(p.loc, p.scale), to_distribution),
+    (d.Bernoulli, lambda p: Bernoulli(p.logits), to_distribution),
+    (d.Beta, lambda p: Beta(p.concentration1, p.concentration0), to_distribution),
+    (d.Categorical, lambda p: Product(tuple(Categorical(x) for x in p.logits.unbind(-2))), _categoricals),
+)
+"""Distributions of one number: class, the policy value that `Independent(..., 1)` makes of it, and the way back."""
