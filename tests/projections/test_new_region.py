@@ -10,24 +10,18 @@ import trpl
 MATHS = '''"""A ball of logarithmic standard deviations: Σ log²(σ/σ_old) within its bound, for diagonal covariances."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from trpl.implicit.problems import Like, Solved
 from trpl.linalg import chosen
-from trpl.projections.closed_form import SCALES, multiplier
+from trpl.projections.closed_form import SCALES, ClosedForm
 from trpl.projections.mean import shrinkage
 
 
 @dataclass(frozen=True)
-class LogRatio:
-    mean_weight: ClassVar[float] = 1.0
-
+class LogRatio(ClosedForm):
     def cov_distance(self, e, p, q):
         change = e.xp.log(p.std) - e.xp.log(q.std)
         return e.vecdot(change, change)
-
-    def for_bound(self, cov_bound):
-        return self
 
     def fusible(self, *, full):
         return False
@@ -56,9 +50,6 @@ class LogRatio:
         bound_bar = 0.5 * weight[..., 0] * along / bound
         q_bar = chosen(e, outside, (inner - change_bar) / q, zero)
         return p_bar, q_bar, chosen(e, outside[..., 0], bound_bar, zero[..., 0])
-
-    def cov_multiplier(self, e, p, q, bound):
-        return multiplier(e, self.cov_distance(e, p, q), bound)
 '''
 
 FOR_TORCH = '''

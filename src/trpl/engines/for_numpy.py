@@ -190,9 +190,7 @@ class NumpyEngine:
     def gram(self, x: np.ndarray, scale: np.ndarray | None = None) -> np.ndarray:
         if scale is not None:
             return (x * scale[..., None, None]).swapaxes(-1, -2) @ x
-        if (
-            x.shape[-1] < MIN_ROWS_FOR_SYRK
-        ):  # for a product of an array with itself NumPy calls `syrk`, slow for small matrices
+        if x.shape[-1] < MIN_ROWS_FOR_SYRK:  # a copy: for an array and itself NumPy calls `syrk`, slow for small ones
             return x.copy().swapaxes(-1, -2) @ x
         return x.swapaxes(-1, -2) @ x
 

@@ -1,15 +1,16 @@
-"""Code that the closed-form projections share: multiplier, shapes, and the branch of a pullback."""
+"""Code that the closed-form projections share: methods of their regions, shapes, and the branch of a pullback."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from trpl.implicit.problems import Like, align
 from trpl.projections.mean import shrinkage
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
+    from trpl.gaussians.values import Gaussian
     from trpl.projections.regions import Cotangents
     from trpl.types import Mask, Matrix, PerState
 
@@ -17,9 +18,24 @@ SCALES = (1, 3, 5)
 """Indices of predicted scale, old scale and bound among a layer's inputs."""
 
 
-def multiplier(e: Engine, distance: PerState, bound: PerState) -> PerState:
-    """Compute η = √(distance/ε) − 1, and 0 inside."""
-    return 1.0 / shrinkage(e, *align((distance, 0), (bound, 0))) - 1.0
+class ClosedForm:
+    """The methods that regions with a closed form share; one solution serves every bound."""
+
+    mean_weight: ClassVar[float] = 1.0
+
+    if TYPE_CHECKING:
+
+        def cov_distance(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState: ...
+
+    def for_bound(self, cov_bound: object) -> Self:
+        return self
+
+    def fusible(self, *, full: bool) -> bool:
+        return not full
+
+    def cov_multiplier(self, e: Engine, p: Gaussian, q: Gaussian, bound: PerState) -> PerState:
+        """Compute η = √(distance/ε) − 1, and 0 inside."""
+        return 1.0 / shrinkage(e, *align((self.cov_distance(e, p, q), 0), (bound, 0))) - 1.0
 
 
 def diagonal_residuals() -> tuple[Like, ...]:

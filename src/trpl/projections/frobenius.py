@@ -10,14 +10,14 @@ paper says. With K̄ the cotangent of Σ̃ and c = ⟨K̄, Δ⟩/‖D‖²,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from trpl.engines import mT
 from trpl.gaussians.distances import cov_difference, frobenius_cov
 from trpl.gaussians.values import Gaussian
 from trpl.implicit.problems import Like, Saved, Solved
 from trpl.linalg import chosen, gram_pullback, mixed_factor
-from trpl.projections.closed_form import SCALES, diagonal_residuals, multiplier, pulled_outside
+from trpl.projections.closed_form import SCALES, ClosedForm, diagonal_residuals, pulled_outside
 from trpl.projections.mean import shrinkage
 
 if TYPE_CHECKING:
@@ -154,20 +154,13 @@ def pullback_full(
 
 
 @dataclass(frozen=True)
-class Frobenius:
+class Frobenius(ClosedForm):
     """Frobenius norm of the difference of covariances, plain or whitened by the old one."""
 
     whitened: bool = False
-    mean_weight: ClassVar[float] = 1.0
 
     def cov_distance(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
         return frobenius_cov(e, p, q, whitened=self.whitened)
-
-    def for_bound(self, cov_bound: object) -> Frobenius:
-        return self
-
-    def fusible(self, *, full: bool) -> bool:
-        return not full
 
     def residuals(self, *, full: bool) -> tuple[Like, ...]:
         return full_residuals() if full else diagonal_residuals()
@@ -182,6 +175,3 @@ class Frobenius:
     def pullback_cov(self, e: Engine, saved: Saved, cotangent: Scale, *, full: bool, old_too: bool) -> Cotangents:
         pullback = pullback_full if full else pullback_diagonal
         return pullback(e, saved, cotangent, whitened=self.whitened, old_too=old_too)
-
-    def cov_multiplier(self, e: Engine, p: Gaussian, q: Gaussian, bound: PerState) -> PerState:
-        return multiplier(e, self.cov_distance(e, p, q), bound)

@@ -13,7 +13,7 @@ With C = S − S_old, z = S_old⁻¹C, distance ‖z‖² and the cotangent R̄ 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from trpl.engines import mT
 from trpl.gaussians.distances import Form, check_form, kl_of_excess, wasserstein_cov
@@ -21,7 +21,7 @@ from trpl.gaussians.values import Gaussian
 from trpl.implicit.problems import Like, Saved, Solved
 from trpl.linalg import chosen, gram_factor_pullback, square_factor
 from trpl.matrix_roots import root_of_factor, root_pullback
-from trpl.projections.closed_form import SCALES, diagonal_residuals, multiplier, pulled_outside
+from trpl.projections.closed_form import SCALES, ClosedForm, diagonal_residuals, pulled_outside
 from trpl.projections.mean import shrinkage
 
 if TYPE_CHECKING:
@@ -200,23 +200,16 @@ def pullback_full(
 
 
 @dataclass(frozen=True)
-class Wasserstein:
+class Wasserstein(ClosedForm):
     """Wasserstein-2 scaled by the old covariance."""
 
     form: Form = "commuting"
-    mean_weight: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         check_form(self.form)
 
     def cov_distance(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
         return wasserstein_cov(e, p, q, form=self.form)
-
-    def for_bound(self, cov_bound: object) -> Wasserstein:
-        return self
-
-    def fusible(self, *, full: bool) -> bool:
-        return not full
 
     def residuals(self, *, full: bool) -> tuple[Like, ...]:
         return full_residuals(self.form) if full else diagonal_residuals()
@@ -233,6 +226,3 @@ class Wasserstein:
         if full:
             return pullback_full(e, saved, cotangent, self.form, old_too=old_too)
         return pullback_diagonal(e, saved, cotangent, old_too=old_too)
-
-    def cov_multiplier(self, e: Engine, p: Gaussian, q: Gaussian, bound: PerState) -> PerState:
-        return multiplier(e, self.cov_distance(e, p, q), bound)

@@ -20,7 +20,7 @@ from trpl.implicit.problems import broadcast_shapes
 from trpl.linalg import apply, chosen
 from trpl.projections.joint_kl import newton
 from trpl.projections.joint_kl.terms import DIAG, FINE, Method, Target, evaluator
-from trpl.projections.kl.factor import WIDE, scale_ratio, widest_variance
+from trpl.projections.kl.factor import LARGEST_VARIANCE, scale_ratio, widest_variance
 from trpl.roots import increasing_root
 
 if TYPE_CHECKING:
@@ -194,7 +194,9 @@ def solve(
         change = (FINE if full else DIAG).change(e, scale, old)
         problem = _Problem(change, shift, limit, log_scale, outside, start, narrowest)
         found = _solve_outside(e, problem, entropy is not None, equality, full)
-        return *found, scale_ratio(e, change, scale, old, ~(WIDE * narrowest >= 1.0)) if full else change
+        if not full:
+            return *found, change
+        return *found, scale_ratio(e, change, scale, old, ~(LARGEST_VARIANCE * narrowest >= 1.0))
 
     def idle(
         scale: Scale, old: Scale, shift: Vector, limit: PerState, *_: Array | Mask

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 ACCURACY = 1e-10
 """Relative error of the KL that is accepted even if rounding would allow less."""
-
-
-WIDE = 1e4
+LARGEST_VARIANCE = 1e4
 """Largest whitened variance of a prediction for which V = I + (V − I) has no relevant cancellation."""
 
 

@@ -15,8 +15,9 @@ from trpl.engines import mT
 from trpl.gaussians.distances import kl_of_scales
 from trpl.implicit.problems import Like, Saved, Solved, align
 from trpl.linalg import chosen, symmetrised_half_tril
+from trpl.projections.closed_form import pulled_outside
 from trpl.projections.kl.equation import any_root, excess_of_change, kl_range, singular_excess
-from trpl.projections.kl.factor import WIDE, normal, scale_ratio, widest_variance
+from trpl.projections.kl.factor import LARGEST_VARIANCE, normal, scale_ratio, widest_variance
 from trpl.projections.kl.routes import Route, choose
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _outside(e: Engine, p: Matrix, q: Matrix, bound: PerState, excess: Matrix) -
 
     def by_kl(p: Matrix, q: Matrix, bound: PerState, least: PerState, far: Mask) -> tuple[Mask, Mask]:
         kl = kl_of_scales(e, p, q, full=True)
-        return kl > bound, ~(widest_variance(e, kl) <= WIDE)
+        return kl > bound, ~(widest_variance(e, kl) <= LARGEST_VARIANCE)
 
     def by_size(p: Matrix, q: Matrix, bound: PerState, least: PerState, far: Mask) -> tuple[Mask, Mask]:
         return least > 2.0 * bound, far
@@ -122,11 +123,7 @@ def pullback(
         q_bar = chosen(e, mask, lower * ((cotangent - pulled) @ mT(factor)), 0.0 * cotangent)
         return p_bar, q_bar, xp.where(outside, 2.0 * along, 0.0 * along)
 
-    def idle(cotangent: Matrix) -> tuple:
-        return (cotangent, xp.zeros_like(cotangent), xp.zeros_like(x)) if old_too else (cotangent,)
-
-    found = e.branch(outside, work, idle, cotangent)
-    return found if old_too else (*found, None, None)
+    return pulled_outside(e, outside, work, cotangent, old_too=old_too)
 
 
 def multiplier(e: Engine, p: Matrix, q: Matrix, bound: PerState) -> PerState:
