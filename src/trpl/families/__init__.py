@@ -64,8 +64,7 @@ def kl(p: Policy[A], q: Policy[A]) -> A:
         >>> kl(DiagGaussian(old.mean + 1.0, old.std), old)
         array([1., 1., 1.])
     """
-    family = family_of(p)
-    return cast("A", family.kl(engine_of(*p.arrays, *q.arrays), p, q))
+    return cast("A", family_of(p).kl(engine_of(*p.arrays, *q.arrays), p, q))
 
 
 def entropy(p: Policy[A]) -> A:
@@ -83,8 +82,7 @@ def entropy(p: Policy[A]) -> A:
         >>> float(entropy(DiagGaussian(np.zeros((4, 2)), np.ones(2))).round(4))
         2.8379
     """
-    family = family_of(p)
-    return cast("A", family.entropy(engine_of(*p.arrays), p))
+    return cast("A", family_of(p).entropy(engine_of(*p.arrays), p))
 
 
 def log_prob(p: Policy[A], x: A | Sequence[A]) -> A:
@@ -104,5 +102,4 @@ def log_prob(p: Policy[A], x: A | Sequence[A]) -> A:
         >>> log_prob(DiagGaussian(np.zeros((3, 2)), np.ones(2)), np.zeros((3, 2))).round(4)
         array([-1.8379, -1.8379, -1.8379])
     """
-    family = family_of(p)
-    return cast("A", family.log_prob(engine_of(*p.arrays), p, cast("A", x)))
+    return cast("A", family_of(p).log_prob(engine_of(*p.arrays), p, cast("A", x)))

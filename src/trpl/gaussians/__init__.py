@@ -24,7 +24,6 @@ __all__ = [
     "Parts",
     "entropy",
     "frobenius_parts",
-    "half_log_det",
     "kl_cov",
     "kl_parts",
     "log_prob",
@@ -32,18 +31,6 @@ __all__ = [
     "wasserstein_parts",
     "whiten",
 ]
-
-
-def half_log_det(p: Gaussian[A]) -> A:
-    """Compute ½ log|Σ|.
-
-    Args:
-        p: The Gaussians.
-
-    Returns:
-        One number per covariance.
-    """
-    return cast("A", density.half_log_det(engine_of(*p), p))
 
 
 def entropy(p: Gaussian[A]) -> A:

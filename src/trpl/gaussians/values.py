@@ -8,7 +8,7 @@ from trpl.engines import constants
 from trpl.types import A, A_co, Generic
 
 if TYPE_CHECKING:
-    from trpl.types import Float, Scale, Vector
+    from trpl.types import Float
 
 
 class DiagGaussian(NamedTuple, Generic[A_co]):
@@ -148,8 +148,3 @@ class Parts(NamedTuple, Generic[A_co]):
 
     mean: Float[A_co, ...]
     cov: Float[A_co, ...]
-
-
-def gaussian(mean: Vector, scale: Scale, *, full: bool) -> Gaussian:
-    """Return the Gaussian with this mean and Cholesky factor, or standard deviations."""
-    return FullGaussian(mean, scale) if full else DiagGaussian(mean, scale)

@@ -1,11 +1,10 @@
 """Presets as text, for the terminal."""
 
-from typing import Any
-
 from trpl.methods import find, names
 from trpl.presets.lookup import preset
 from trpl.presets.sweeps import named_sweeps
 from trpl.presets.tables import TABLES
+from trpl.settings.fields import shown
 
 SHOWN = (  # the rows of the paper's tables, in their order
     *("rollout_size", "gae_lambda", "discount", "mean_bound", "cov_bound", "bound", "target_entropy", "temperature"),
@@ -46,17 +45,6 @@ def one_preset(method: str, env_id: str) -> str:
     own = [name for name in owner.names() if name not in ("method", "env_id", "source")]
     rows = [[name, shown(getattr(config, name)), owner.field(name).metadata["help"]] for name in own]
     return f"{method} on {env_id}\nsource: {config.source}\n\n{aligned(rows)}"
-
-
-def shown(value: Any) -> str:
-    """Format a setting's value for people."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return " ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def aligned(rows: list[list[str]]) -> str:

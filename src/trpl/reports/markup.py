@@ -50,9 +50,7 @@ def cell(value: Any, *, digits: int | None = None) -> Markup:
     return tag("td", text, class_="number", data_value=value)
 
 
-def table(
-    header: Sequence[Content], rows: Iterable[Sequence[Markup]], *, caption: Content = None, **attributes: Any
-) -> Markup:
+def table(header: Sequence[Content], rows: Iterable[Sequence[Markup]], **attributes: Any) -> Markup:
     """Make a table of ready cells with sortable columns; headers of numbers are right-aligned."""
     rows = list(rows)
     over_numbers = [bool(rows) and 'class="number' in rows[0][place] for place in range(len(header))]
@@ -60,8 +58,7 @@ def table(
         "tr", [sort_header(text, class_=right and "number") for text, right in zip(header, over_numbers, strict=True)]
     )
     body = [tag("tr", row) for row in rows]
-    words = tag("caption", caption) if caption else None
-    return wide(tag("table", words, tag("thead", head), tag("tbody", body), class_="sortable", **attributes))
+    return wide(tag("table", tag("thead", head), tag("tbody", body), class_="sortable", **attributes))
 
 
 def sort_header(*content: Content, **attributes: Any) -> Markup:

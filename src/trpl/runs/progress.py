@@ -1,6 +1,7 @@
 """The display of a training run: a bar on a terminal, plain lines in a log."""
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class Progress(Screen):
                 self._next_line = now + SECONDS_BETWEEN_LINES
                 left = (now - self._started) / (epoch - self._first_epoch) * (self.config.last_epoch - epoch)
                 where = f"epoch {epoch}/{self.config.last_epoch}"
-                self.say(f"{where}  {self._status(epoch, metrics)}  left {_duration(left)}")
+                self.say(f"{where}  {self._status(epoch, metrics)}  left {timedelta(seconds=round(left))}")
 
     def _status(self, epoch: int, metrics: dict[str, Any]) -> str:
         seconds = max(time.monotonic() - self._started, 1e-9)  # evaluations and compiling included
@@ -101,9 +102,3 @@ def _taken(actions: ActionMap | None) -> str:
     units = "in units of the action box" if moved else "as the policy gives them"
     limits = [x for x in (actions.low, actions.high) if x is not None]
     return units + (", clipped to the box" if any(np.isfinite(x).any() for x in limits) else "")
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}"

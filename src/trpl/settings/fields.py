@@ -131,3 +131,22 @@ def _check_range(name: str, value: Any, limits: Mapping[str, float]) -> None:
         holds, words = tests[rule]
         if not holds(value, limit):
             raise ConfigError(f"{name} must be {words} {limit:g}, not {value:g}")
+
+
+def shown(value: Any, *, between: str = " ") -> str:
+    """Format a setting's value for people.
+
+    Args:
+        value: The value.
+        between: What separates several numbers.
+
+    Returns:
+        A word or a few; "-" for None.
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return between.join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

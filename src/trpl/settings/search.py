@@ -24,22 +24,8 @@ class Real:
         return self.low <= value <= self.high
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A range of whole numbers.
-
-    Args:
-        low: The smallest.
-        high: The largest.
-        log: Whether to search on a logarithmic scale.
-    """
-
-    low: int
-    high: int
-    log: bool = False
-
-    def __contains__(self, value: Any) -> bool:
-        return self.low <= value <= self.high
+class Whole(Real):
+    """A range of whole numbers, with the arguments of `Real`."""
 
 
 @dataclass(frozen=True)
@@ -56,4 +42,4 @@ class Choice:
         return value in self.options
 
 
-Range = Real | Whole | Choice
+Range = Real | Choice

@@ -24,12 +24,9 @@ from trpl.settings.config import Config, differing
 from trpl.sweeps.plan import overrides_of
 
 THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "NPROC",
-)  # XLA's
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+    "NPROC",  # XLA's
+)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from trpl.methods.registry import find, settings
 from trpl.presets import named_sweeps, preset
 from trpl.presets.lookup import check_overrides
 from trpl.settings.config import Config, differing
+from trpl.settings.fields import shown
 
 Values = Mapping[str, Any]
 VARIANT = re.compile(r"[\w=,+-][\w.=,+ -]{0,99}")
@@ -217,16 +218,8 @@ def _difference_names(configs: Sequence[Config]) -> list[str]:
         alike = [c for c in configs if (c.env_id, c.method) == (config.env_id, config.method)]
         apart = dict.fromkeys(name for other in alike for name in differing(config, other))
         given = [(name, config.get(name)) for name in config.names() if name in apart]
-        names.append(",".join(f"{name}={_word(value)}" for name, value in given if value is not None))
+        names.append(",".join(f"{name}={shown(value, between='x')}" for name, value in given if value is not None))
     return names
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return "x".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _plan(content: Mapping[str, Any]) -> Plan:

@@ -33,7 +33,7 @@ from trpl.presets import preset
 from trpl.runs.folder import replace_file
 from trpl.runs.stopping import stop_requests
 from trpl.settings.config import NOT_COMPARED, Config
-from trpl.settings.search import Choice, Range, Real
+from trpl.settings.search import Choice, Range, Whole
 from trpl.sweeps.plan import preset_text
 from trpl.tuning.space import inside, space_of
 from trpl.tuning.trials import SeedRuns, Stopped
@@ -264,9 +264,9 @@ def report_scores(trial: optuna.Trial, runs: SeedRuns, *, stop: threading.Event)
 def suggest(trial: optuna.Trial, name: str, wanted: Range) -> Any:
     if isinstance(wanted, Choice):
         return trial.suggest_categorical(name, list(wanted.options))
-    if isinstance(wanted, Real):
-        return trial.suggest_float(name, wanted.low, wanted.high, log=wanted.log)
-    return trial.suggest_int(name, wanted.low, wanted.high, log=wanted.log)
+    if isinstance(wanted, Whole):
+        return trial.suggest_int(name, int(wanted.low), int(wanted.high), log=wanted.log)
+    return trial.suggest_float(name, wanted.low, wanted.high, log=wanted.log)
 
 
 def refuse_surplus(trial: optuna.Trial, tuning: Tuning) -> None:
