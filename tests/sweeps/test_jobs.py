@@ -83,6 +83,13 @@ def test_a_worker_has_one_thread_and_keeps_other_flags(monkeypatch, tmp_path):
     assert found["XLA_FLAGS"] == "--xla_dump_to=/nowhere --xla_cpu_multi_thread_eigen=false"
 
 
+def test_compiled_code_is_kept_beside_the_runs_unless_the_environment_names_a_place(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
+    assert environment(tmp_path)["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    assert Path(environment(tmp_path)["JAX_COMPILATION_CACHE_DIR"]).parent == tmp_path
+
+
 def test_another_configuration_in_the_folder_is_refused(tmp_path):
     job = job_in(tmp_path)
     check_folder(job)

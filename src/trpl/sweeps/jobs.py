@@ -123,9 +123,12 @@ def options(settings: Mapping[str, Any]) -> list[str]:
 
 
 def environment(compiled: Path) -> dict[str, str]:
-    """Return this process's environment variables, restricted to one thread, with a cache for compiled code."""
+    """Return this process's environment variables, restricted to one thread, with a cache for compiled code.
+
+    As for a single run, a cache that the environment names takes precedence.
+    """
     threads = dict.fromkeys(THREAD_VARIABLES, "1")
-    return {**os.environ, **threads, "XLA_FLAGS": one_thread_flags(), **cache_variables(compiled)}
+    return {**cache_variables(compiled), **os.environ, **threads, "XLA_FLAGS": one_thread_flags()}
 
 
 def start_worker(
