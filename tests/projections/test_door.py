@@ -337,3 +337,16 @@ def test_a_bound_of_zero_that_is_not_checked_gives_the_old_policy(case, kind, fr
     projected = framework.project(case.make(framework, check=False), predicted, old, **bounds)
     for found, wanted in zip(projected, old, strict=True):
         np.testing.assert_allclose(framework.numpy(found), framework.numpy(wanted), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", SEPARATE, ids=str)
+@every_framework
+def test_a_bound_that_is_nan_and_not_checked_gives_nan(case, kind, framework):
+    """In its state alone; closed forms returned the prediction there, outside every bound."""
+    pair = gentle_pair(kind)
+    predicted, old = policies(framework, pair)
+    bounds = case.call_options(framework, pair, mean_bound=np.where(np.arange(len(pair.mean)) == 1, np.nan, 0.03))
+    projected = framework.project(case.make(framework, check=False), predicted, old, **bounds)
+    lost = np.isnan(framework.numpy(projected.mean)).any(-1)
+    assert lost.tolist() == [i == 1 for i in range(len(pair.mean))]

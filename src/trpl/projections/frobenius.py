@@ -33,7 +33,7 @@ def solve_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whitened
     xp = e.xp
     difference = cov_difference(e, p, q, full=False, whitened=whitened)
     distance = e.vecdot(difference, difference)
-    outside = distance > bound
+    outside = ~(distance <= bound)  # NaN counts as outside, and gives NaN
     if not whole and not e.any(outside):
         return None
     weight = shrinkage(e, distance, bound)
@@ -57,7 +57,7 @@ def pullback_diagonal(
     xp = e.xp
     (p, q, bound), (projected,), (distance, weight) = saved
     longest = xp.maximum(distance, bound)
-    outside = distance > bound
+    outside = ~(distance <= bound)  # NaN counts as outside, and gives NaN
     mask, w = outside[..., None], weight[..., None]
     difference = (p - q) * (p + q)
     variance_bar = 0.5 * cotangent / projected

@@ -39,7 +39,7 @@ def solve(
     shift = mean - old_mean
     whitened = _whiten(e, old_scale, shift, full=full)
     distance = e.vecdot(whitened, whitened)
-    outside = distance > bound
+    outside = ~(distance <= bound)  # NaN counts as outside, and gives NaN
     if not whole and not e.any(outside):
         return None
     weight = shrinkage(e, distance, bound)
@@ -78,7 +78,7 @@ def pullback(
     mean, old_mean, scale, bound = inputs
     whitened, distance, weight = residuals
     longest = xp.maximum(distance, bound)  # the distance itself where outside; never 0
-    outside = (distance > bound)[..., None]
+    outside = ~(distance <= bound)[..., None]
 
     def work(cotangent: Vector) -> tuple:
         along = e.vecdot(mean - old_mean, cotangent) / longest

@@ -38,7 +38,7 @@ def solve_diagonal(e: Engine, p: Vector, q: Vector, bound: PerState, *, whole: b
     change = p - q
     relative = change / q
     distance = e.vecdot(relative, relative)
-    outside = distance > bound
+    outside = ~(distance <= bound)  # NaN counts as outside, and gives NaN
     if not whole and not e.any(outside):
         return None
     weight = shrinkage(e, distance, bound)
@@ -60,7 +60,7 @@ def pullback_diagonal(
     xp = e.xp
     (p, q, bound), _, (distance, weight) = saved
     longest = xp.maximum(distance, bound)
-    outside = distance > bound
+    outside = ~(distance <= bound)  # NaN counts as outside, and gives NaN
     mask = outside[..., None]
     change = p - q
     relative = change / q
