@@ -45,7 +45,7 @@ def runner(page):
 
 with_python = [page for page in PAGES if python_blocks(page) and not not_installed(installs(page) or "trpl")]
 with_commands = [page for page in PAGES if commands(page)]
-SAMPLE = [ROOT / name for name in ("README.md", "docs/choosing.md", "docs/episodic.md")]  # all: stress/pages.py
+SAMPLE = [ROOT / name for name in ("README.md", "docs/choosing.md")]  # all: stress/pages.py
 
 
 @pytest.mark.parametrize("part", [0, 1], ids=["one half", "the other"])

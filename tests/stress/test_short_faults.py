@@ -1,29 +1,23 @@
 """Faults in training, briefly: `python stress/faults.py` does the same at length, and has more kinds of them.
 
-Hanging environments, signals and a second process on a folder: test_watchdog, test_going_on, test_run in tests/runs.
+Hanging environments, signals, kills and a second process on a folder: test_watchdog, test_going_on, test_run in
+tests/runs, which kills a run at each of its writes, and from outside.
 """
 
 import pytest
 
 
-@pytest.fixture(scope="module")
-def figures(stressed):
-    return stressed("faults.py", "--only", "kills,disk", "--kills", "3", "--disks", "1")
+@pytest.mark.stress
+def test_killed_runs_go_on(stressed):
+    figures = stressed("faults.py", "--only", "kills", "--kills", "3")["kills"]
+    assert figures["held"] is True, figures
+    assert figures["inside a checkpoint write"] >= 1
+    assert figures["same to the bit"]
 
 
 @pytest.mark.slow
-def test_killed_runs_go_on(figures):
-    assert figures["kills"]["held"] is True, figures["kills"]
-
-
-@pytest.mark.slow
-def test_some_kills_landed_inside_a_checkpoint_write(figures):
-    assert figures["kills"]["inside a checkpoint write"] >= 1
-    assert figures["kills"]["same to the bit"]
-
-
-@pytest.mark.slow
-def test_a_full_disk(figures):
-    if figures["disk"]["held"] is None:
-        pytest.skip(figures["disk"]["why"])
-    assert figures["disk"]["held"], figures["disk"]
+def test_a_full_disk(stressed):
+    figures = stressed("faults.py", "--only", "disk", "--disks", "1")["disk"]
+    if figures["held"] is None:
+        pytest.skip(figures["why"])
+    assert figures["held"], figures
