@@ -237,7 +237,7 @@ class JointKLProjection(JointLayer[Tensor], nn.Module):
     def held(self, name: str) -> Any:
         """Return `bound` or `min_entropy`; with one for each part, as the module holds them now."""
         value = getattr(self, name)
-        if isinstance(value, tuple | list):
+        if isinstance(value, (tuple, list)):  # Dynamo of PyTorch 2.6 does not trace `tuple | list`
             return tuple([getattr(self, f"{name}_{i}") for i in range(len(value))])
         return value
 
