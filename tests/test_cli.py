@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -57,6 +58,27 @@ def test_help_lists_the_commands_without_heavy_imports(capsys):
     subprocess.run([sys.executable, "-c", heavy], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_help_of_a_command_by_either_word(capsys):
+    for argv in (["help", "play"], ["play", "--help"]):
+        with pytest.raises(SystemExit, match="0"):
+            cli.main(argv)
+        assert "--camera" in capsys.readouterr().out
+
+
+def test_a_note_is_printed_once(capsys, monkeypatch):
+    """An environment is made several times, for training and for evaluation, and says the same each time."""
+
+    def command(_):
+        for _ in range(2):
+            warnings.warn("mission is not seen", stacklevel=1)
+        return 0
+
+    monkeypatch.setitem(cli.COMMANDS, "train", cli.Command("", command))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert call(capsys, "train")[2] == "trpl: note: mission is not seen\n"
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -68,6 +90,9 @@ def test_help_lists_the_commands_without_heavy_imports(capsys):
         (["train", "kl", "Hopper-v4", "--policy-epochs", "1.5"], "invalid whole number value: '1.5'"),
         (["train", "ppo", "Hopper-v4", "--cov-bound", "1"], "cov_bound does not apply to method 'ppo'"),
         (["train", "kk", "Hopper-v4"], "no method 'kk'"),
+        (["train", "KL", "Hopper-v4"], "did you mean 'kl'?"),
+        (["train", "kl", "CartPole"], "env_id 'CartPole' does not name its version; did you mean 'CartPole-v1'?"),
+        (["export", "nowhere", "policy.npz"], "no checkpoint to use in nowhere: there is no such folder"),
         (["train", "kl", "NoSuchEnv-v0"], "there is no environment 'NoSuchEnv-v0' (your own is named"),
         (["train", "kl", "../Hopper-v4"], "env_id '../Hopper-v4' is not a name of the form"),
         (["train", "kl", "no_such_module:Mine-v0"], "there is no module 'no_such_module'"),

@@ -5,6 +5,7 @@ themselves, so that `trpl --help` is fast.
 """
 
 import argparse
+import functools
 import importlib
 import os
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from trpl.errors import UsageError
-from trpl.messages import missing_extra, nearest, os_problem, program
+from trpl.messages import describe, nearest, program
 from trpl.options import Parser, number, positive_int
 
 
@@ -25,17 +26,20 @@ class Command(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; print errors as one line that says what to do, with exit code 2 for usage errors, else 1."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["help"] and argv[1:]:
+        argv = [argv[1], "--help"]
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
-    if argv[0] == "--version":
+    if argv[0] in ("--version", "version"):
         print(importlib.import_module("importlib.metadata").version("trpl"))
         return 0
     name, *rest = argv
     if name not in COMMANDS:
         hint = nearest(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
         return fail(f"there is no command {name!r}{hint}", code=2)
-    warnings.showwarning = lambda message, *_args, **_kwargs: print(f"trpl: note: {message}", file=sys.stderr)
+    note = functools.cache(lambda text: print(f"trpl: note: {text}", file=sys.stderr))  # each once
+    warnings.showwarning = lambda message, *_args, **_kwargs: note(str(message))
     try:
         code = COMMANDS[name].run(load_plugins(rest))
         sys.stdout.flush()
@@ -79,19 +83,6 @@ def overview() -> str:
             "start with: trpl train kl HalfCheetah-v4 --steps 200000",
         ]
     )
-
-
-def describe(error: Exception) -> str:
-    """Describe an exception for a user who will not read the code."""
-    if type(error).__module__.startswith("trpl"):
-        return str(error)
-    if isinstance(error, ImportError) and (missing := missing_extra(error, instead={"jax": "train"})):
-        return str(missing)  # commands that need JAX need the rest of the trainer too
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {os_problem(error)}" if error.filename else os_problem(error)
-    if isinstance(error, MemoryError):
-        return "out of memory: use smaller rollouts, fewer environments or smaller networks"
-    return f"{type(error).__name__}: {error} (set TRPL_TRACEBACK=1 to see where)"
 
 
 def fail(message: str, *, code: int) -> int:
@@ -166,11 +157,9 @@ def tracking(kind: str | None) -> Any:
     """Return the tracker of `--track`."""
     if kind is None:
         return None
-    from functools import partial
-
     from trpl.integrations.tracking import tracker
 
-    return partial(tracker, kind)
+    return functools.partial(tracker, kind)
 
 
 def conclude(result: Any, *, quiet: bool) -> int:

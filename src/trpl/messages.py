@@ -17,7 +17,7 @@ CUTOFF = 0.7  # similarity below which nothing is suggested; at 0.5 --frobnicate
 
 
 def closest(name: object, known: Iterable[str]) -> str | None:
-    """Find the known name with the most similar spelling, else the shortest that begins with the given one.
+    """Find the known name with the most similar spelling, case aside, else the shortest that begins with the given one.
 
     Args:
         name: The given name.
@@ -26,10 +26,10 @@ def closest(name: object, known: Iterable[str]) -> str | None:
     Returns:
         The name, or None.
     """
-    text, known = str(name), list(known)
-    alike = difflib.get_close_matches(text, known, n=1, cutoff=CUTOFF)
-    longer = sorted((x for x in known if len(text) > 2 and x.startswith(text)), key=len)
-    return next(iter((*alike, *longer)), None)
+    text, spelt = str(name).casefold(), {x.casefold(): x for x in known}
+    alike = difflib.get_close_matches(text, spelt, n=1, cutoff=CUTOFF)
+    longer = sorted((x for x in spelt if len(text) > 2 and x.startswith(text)), key=len)
+    return next((spelt[x] for x in (*alike, *longer)), None)
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
@@ -133,3 +133,23 @@ def program() -> str:
     if os.path.basename(called) != "trpl" or not os.path.exists(called):
         return "trpl"
     return "trpl" if found is not None and os.path.samefile(found, called) else called
+
+
+def describe(error: Exception) -> str:
+    """Describe an exception for a user who will not read the code.
+
+    Args:
+        error: The exception.
+
+    Returns:
+        One line, with what to do about it where that is known.
+    """
+    if type(error).__module__.startswith("trpl"):
+        return str(error)
+    if isinstance(error, ImportError) and (missing := missing_extra(error, instead={"jax": "train"})):
+        return str(missing)  # commands that need JAX need the rest of the trainer too
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {os_problem(error)}" if error.filename else os_problem(error)
+    if isinstance(error, MemoryError):
+        return "out of memory: use smaller rollouts, fewer environments or smaller networks"
+    return f"{type(error).__name__}: {error} (set TRPL_TRACEBACK=1 to see where)"

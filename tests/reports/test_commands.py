@@ -21,6 +21,7 @@ def test_unlike_runs_end_in_one_line(tmp_path, capsys):
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert error.startswith("trpl: runs of kl on Hopper-v4 cannot be averaged")
+    assert error.endswith("tell them apart with --by regression_weight.\n")
     assert error.count("\n") == 1
     options = ["--by", "regression_weight", "--no-figures", "--out", str(tmp_path / "out")]
     assert main(["report", str(tmp_path), *options]) == 0

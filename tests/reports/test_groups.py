@@ -58,6 +58,12 @@ def test_variants_are_told_apart_by_a_setting(tmp_path):
         group_runs(runs_of(tmp_path / "more", configs[0]), by=("alpha",))
 
 
+def test_a_variant_without_a_value_has_a_word_for_it(tmp_path):
+    configs = [run_config("kl", "Ant-v4", 0, 4, warm_start=start) for start in ("", "runs/other")]
+    groups = group_runs(runs_of(tmp_path, *configs), by=("warm_start",))
+    assert [group.name for group in groups] == ["KL (warm_start=none)", "KL (warm_start=runs/other)"]
+
+
 def test_the_releases_switches_tell_apart_by_one_word(tmp_path):
     switches = dict.fromkeys(("released_variance", "released_evaluation"), True) | {"released_penalty": None}
     configs = [run_config("kl", "Ant-v4", 0, 4, **given) for given in ({}, switches)]

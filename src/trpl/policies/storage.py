@@ -123,7 +123,7 @@ def newest_checkpoint(run: str | Path) -> Path:
         for message in refused:
             warnings.warn(f"{message}; using {folder.name} instead", stacklevel=2)
         return folder
-    why = "; ".join(refused) or "there is none"
+    why = "; ".join(refused) or ("there is none" if run.is_dir() else "there is no such folder")
     raise CheckpointError(f"no checkpoint to use in {run}: {why}")
 
 

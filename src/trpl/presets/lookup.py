@@ -52,6 +52,8 @@ def preset(method: str, env_id: str, **overrides: Any) -> Config:
     if overrides.pop(AS_RELEASED, False):
         switches = [name for name in found.settings.names() if name.startswith("released_")]
         overrides = dict.fromkeys(switches, True) | overrides
+    if versions := [task for table in TABLES.values() for task in table.tasks if task.startswith(f"{env_id}-v")]:
+        raise ConfigError(f"env_id {env_id!r} does not name its version; did you mean {versions[0]!r}?")
     name = table_of(env_id)
     table = TABLES[name]
     column = {**table.shared, **found.columns.get(name, {})}

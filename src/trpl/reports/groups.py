@@ -34,7 +34,8 @@ class Group:
     def name(self) -> str:
         """The method's label, with its variant."""
         name = method_label(self.method)
-        return f"{name} ({', '.join(f'{key}={value}' for key, value in self.variant)})" if self.variant else name
+        variant = ", ".join(f"{key}={'none' if value in ('', None) else value}" for key, value in self.variant)
+        return f"{name} ({variant})" if variant else name
 
     @property
     def finished(self) -> bool:
@@ -106,7 +107,7 @@ def _check_alike(runs: Sequence[Run]) -> None:
             listed = "; ".join(f"{key} is {_setting(first, key)!r} and {_setting(run, key)!r}" for key in differing)
             raise RecordError(
                 f"{what} cannot be averaged, their configurations differ: {listed} (in {first.path} and {run.path}). "
-                f"Report them separately, or distinguish them by {differing[0]}."
+                f"Report them separately, or tell them apart with --by {differing[0]}."
             )
     for run, following in pairwise(runs):
         if run.seed == following.seed:
