@@ -19,6 +19,8 @@ LOGGING = ["tensorboard", "absl-py", "grpcio", "markdown", "protobuf", "werkzeug
 RSL_RL = [*LOGGING, "GitPython", "gitdb", "smmap", "onnxscript", "onnx_ir"]
 ZOO = ["rl-zoo3==2.9.2", "huggingface_hub", "huggingface_sb3", "wasabi", "shimmy"]
 BRAX = ["brax==0.14.2", "jax<0.10", "numpy>=2", "array-api-compat", "safetensors", "pytest", "pytest-xdist"]
+BRAX += ["gymnasium", *(x for x in (ROOT / "constraints.txt").read_text().split() if x.startswith("torch=="))]
+SEAMS = "test_host_seams.py"
 
 
 class Host(NamedTuple):
@@ -28,18 +30,18 @@ class Host(NamedTuple):
     """
 
     packages: list[str]
-    tests: str
+    tests: list[str]
     alone: bool = False
 
 
 HOSTS = {
-    "rsl_rl-5.5": Host(["rsl-rl-lib==5.5.1", *RSL_RL], "test_rsl_rl.py"),
-    "rsl_rl-5.4": Host(["rsl-rl-lib==5.4.2", *RSL_RL], "test_rsl_rl.py"),
-    "rsl_rl-3.1": Host(["rsl-rl-lib==3.1.2", *RSL_RL], "test_rsl_rl.py"),
-    "skrl": Host(["skrl==2.1.1", *LOGGING], "test_skrl.py"),
-    "rl_games": Host(["rl-games==1.6.5", *LOGGING, "setproctitle", "psutil", "watchdog"], "test_rl_games.py"),
-    "rl_zoo3": Host(ZOO, "test_rl_zoo3.py"),
-    "brax": Host(BRAX, "test_brax.py", alone=True),
+    "rsl_rl-5.5": Host(["rsl-rl-lib==5.5.1", *RSL_RL], ["test_rsl_rl.py", SEAMS]),
+    "rsl_rl-5.4": Host(["rsl-rl-lib==5.4.2", *RSL_RL], ["test_rsl_rl.py", SEAMS]),
+    "rsl_rl-3.1": Host(["rsl-rl-lib==3.1.2", *RSL_RL], ["test_rsl_rl.py", SEAMS]),
+    "skrl": Host(["skrl==2.1.1", *LOGGING], ["test_skrl.py", SEAMS]),
+    "rl_games": Host(["rl-games==1.6.5", *LOGGING, "setproctitle", "psutil", "watchdog"], ["test_rl_games.py", SEAMS]),
+    "rl_zoo3": Host(ZOO, ["test_rl_zoo3.py"]),
+    "brax": Host(BRAX, ["test_brax.py", SEAMS], alone=True),
 }
 
 
@@ -65,7 +67,8 @@ def main(names: list[str]) -> int:
         python = _environment(host, folder)
         paths = [ROOT / "src"] if host.alone else [folder, ROOT / "src"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
-        command = [python, "-m", "pytest", "-n", "0", "-W", "ignore", str(ROOT / "tests" / "integrations" / host.tests)]
+        files = [str(ROOT / "tests" / "integrations" / file) for file in host.tests]
+        command = [python, "-m", "pytest", "-n", "0", "-W", "ignore", *files]
         print(f"== {name}", flush=True)
         if subprocess.run(command, env=environment, cwd=ROOT).returncode != 0:
             failed.append(name)
