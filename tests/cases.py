@@ -83,7 +83,9 @@ def run(case: Case, framework, pair: Pair, dtype: str = "float64", *, check: boo
     """The projected policy in the place of the predicted one."""
     predicted, old = policies(framework, pair, dtype)
     options = case.call_options(framework, pair, dtype, **bounds)
-    return as_pair(framework, framework.project(case.make(framework, check=check), predicted, old, **options), pair)
+    projected = framework.project(case.make(framework, check=check), predicted, old, **options)
+    assert {framework.numpy(x).dtype.name for x in projected} == {dtype}
+    return as_pair(framework, projected, pair)
 
 
 def gradients(

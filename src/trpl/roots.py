@@ -31,7 +31,8 @@ def resolved(e: Engine, x: PerState, target: PerState) -> PerState:
     """
     xp = e.xp
     least = float(xp.finfo(x.dtype).smallest_normal) / residual_tolerance(e, x)
-    return xp.where(x >= least, x, xp.where(target == 0.0, least, xp.nan))
+    found = x >= least
+    return xp.where((target == 0.0) & ~found, least, xp.where(found, x, xp.nan))  # a where of two floats is float64
 
 
 def midpoint(e: Engine, low: PerState, high: PerState) -> PerState:
