@@ -10,6 +10,7 @@ from trpl.errors import RecordError
 from trpl.gaussians import entropy
 from trpl.reports import figures
 from trpl.reports.figures import FIGURES, FROM_RUNS, write_figure
+from trpl.reports.groups import group_runs
 from trpl.reports.interpolation import MULTIPLIERS, OLD, PREDICTED, REGIONS, interpolated
 from trpl.reports.look import RC_PARAMS, styles
 from trpl.reports.reading import read_runs
@@ -81,6 +82,15 @@ def test_a_legend_of_long_names_stays_within_its_figure(tmp_path):
     assert len(figure.legends[0].get_texts()) == 8
     assert legend.x0 >= 0
     assert legend.x1 <= figure.bbox.width
+
+
+def test_variants_of_a_method_do_not_look_like_another_method(tmp_path):
+    """KL-E has KL's colour and a dash of its own, which a variant of KL took too."""
+    configs = [run_config(method, "Ant-v4", 0, 3, warm_start=start) for method in ("kl", "kl-e") for start in ("", "x")]
+    for number, config in enumerate(configs[:3]):
+        write_run(tmp_path / str(number), config)
+    found = styles(group_runs(read_runs([tmp_path])[0], by=("warm_start",)))
+    assert len(found) == len(set(found.values())) == 3
 
 
 def test_ablation_shows_each_weight_and_the_bound(runs):

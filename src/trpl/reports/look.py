@@ -32,14 +32,19 @@ def styles(groups: Iterable[Group]) -> dict[str, Style]:
         names = methods.setdefault(group.method, [])
         if group.name not in names:
             names.append(group.name)
-    found = {}
-    for number, (method, names) in enumerate(methods.items()):
-        found_method = known(method)
-        own = (found_method and found_method.style) or Style(*CYCLE[number % len(CYCLE)])
+    styled = {}
+    for number, method in enumerate(methods):
+        registered = known(method)
+        styled[method] = (registered and registered.style) or Style(*CYCLE[number % len(CYCLE)])
+    found: dict[str, Style] = {}
+    for method, names in methods.items():
+        own = styled[method]
+        taken = {*found.values(), *(style for other, style in styled.items() if other != method)}
+        free = [style for dash in DASHES if (style := own._replace(dash=dash)) not in taken]
         if len(names) == 1:
             found[names[0]] = own
-        elif len(methods) > 1 and len(names) <= len(DASHES):
-            found |= {name: own._replace(dash=dash) for name, dash in zip(names, DASHES, strict=False)}
+        elif len(methods) > 1 and len(names) <= len(free):
+            found |= dict(zip(names, free, strict=False))
         else:
             for place, name in enumerate(names):
                 dash = DASHES[place // len(CYCLE) % len(DASHES)]
