@@ -11,7 +11,7 @@ import numpy as np
 
 import trpl
 from trpl.families import Policy, known_policies
-from trpl.layers.layer import Bounds, Target, project, project_jointly
+from trpl.layers.layer import FREE, Bounds, Target, project, project_jointly
 from trpl.projections.frobenius import Frobenius
 from trpl.projections.kl.region import KL
 from trpl.projections.wasserstein import Wasserstein
@@ -47,14 +47,14 @@ def works(call: Callable[[], object]) -> bool:
 def row(name: str) -> str:
     """What one family has."""
     p = EXAMPLES[name]
-    free, how = Target("free", None), {"entropy_first": False, "check": True}
+    how = {"entropy_first": False, "check": True}
     layers = [
         f"`{layer}`"
         for layer, region in SEPARATE.items()
-        if works(lambda r=region: project(r, p, p, Bounds(0.1, 0.1), free, **how))
+        if works(lambda r=region: project(r, p, p, Bounds(0.1, 0.1), FREE, **how))
     ]
-    joint = ["`JointKLProjection`"] if works(lambda: project_jointly(p, p, 0.1, free, check=True)) else []
-    if works(lambda: project_jointly(p, p, (0.1, 0.1), free, check=True)):
+    joint = ["`JointKLProjection`"] if works(lambda: project_jointly(p, p, 0.1, FREE, check=True)) else []
+    if works(lambda: project_jointly(p, p, (0.1, 0.1), FREE, check=True)):
         joint.append("one bound or one per part")
     own = trpl.entropy(p)
     targets = {"at least": Target("minimum", own), "exactly": Target("equal", own)}

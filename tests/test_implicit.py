@@ -243,7 +243,7 @@ from trpl.torch import KLProjection
 rng = np.random.default_rng(0)
 diag = [DiagGaussian(rng.normal(size=(32, 3)), rng.uniform(0.3, 1.3, size=(32, 3))) for _ in range(2)]
 full = [FullGaussian(p.mean, p.std[..., None] * np.eye(3)) for p in diag]
-asked = layer.Bounds(0.03, 1e-3), layer.Target("free", None)
+asked = layer.Bounds(0.03, 1e-3), layer.FREE
 
 def calls(region, pair):
     run = lambda: layer.project(region, *pair, *asked, entropy_first=False, check=True)

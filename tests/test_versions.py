@@ -32,7 +32,7 @@ for p, q in (diag, full):
     for region in (KL(), Wasserstein(), Wasserstein("exact"), Frobenius(), Frobenius(True)):
         asked = layer.Bounds(0.1, 0.01), layer.Target("minimum", 1.0)
         found += layer.project(region, p, q, *asked, entropy_first=False, check=True)
-    found += layer.project_jointly(p, q, 0.2, layer.Target("free", None), check=True)
+    found += layer.project_jointly(p, q, 0.2, layer.FREE, check=True)
     found += [entropy(p), log_prob(p, q.mean), *kl_parts(p, q), *wasserstein_parts(p, q), *frobenius_parts(p, q)]
 np.savez(sys.argv[3], *found)
 """

@@ -17,7 +17,6 @@ from trpl.families import Family, Policy, family_of, is_policy, known_policies
 from trpl.families.checks import dtype_name
 from trpl.gaussians.values import DiagGaussian, FullGaussian
 from trpl.implicit.problems import broadcast_shapes
-from trpl.types import cast
 
 if TYPE_CHECKING:
     from trpl.types import Array, PerState
@@ -144,12 +143,7 @@ def _as_array(name: str, value: Any, like: Array, batch: tuple[int, ...]) -> Per
     """Return an array of numbers per state, or one for all, in the policy's framework and dtype."""
     if is_symbolic_number(value):
         return value
-    kind = framework_of(value)
-    if kind is None:
-        raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
-    if not is_floating(value):
-        raise ValueError(f"{name} must be float32 or float64, not {dtype_name(value)}")
-    policy = framework_of(like)
+    kind, policy = _kind_of(name, value), framework_of(like)
     if kind == "NumPy" != policy:
         value, kind = engine_of(like).asarray(value, like), policy
     if kind != policy:
@@ -157,6 +151,16 @@ def _as_array(name: str, value: Any, like: Array, batch: tuple[int, ...]) -> Per
     if tuple(value.shape) not in ((), batch):
         raise ValueError(f"{name} must be a number or have the batch shape {batch}; got {tuple(value.shape)}")
     return value if value.dtype == like.dtype else engine_of(like).xp.astype(value, like.dtype)
+
+
+def _kind_of(name: str, value: Any) -> str:
+    """Return the framework of an array of floats; refuse anything else."""
+    kind = framework_of(value)
+    if kind is None:
+        raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
+    if not is_floating(value):
+        raise ValueError(f"{name} must be float32 or float64, not {dtype_name(value)}")
+    return kind
 
 
 def check_held(name: str, value: Any, *, positive: bool = True, parts: bool = False, check: bool = True) -> None:
@@ -178,14 +182,8 @@ def check_held(name: str, value: Any, *, positive: bool = True, parts: bool = Fa
     found: np.ndarray | None
     if is_number(value):
         found = np.asarray(value, np.float64)
-    elif framework_of(value) is None:
-        raise ValueError(f"{name} must be a number or an array, not {type(value).__name__}")
-    elif not is_floating(value):
-        raise ValueError(f"{name} must be float32 or float64, not {dtype_name(cast('Array', value))}")
     else:
+        _kind_of(name, value)
         found = values_of(value) if check else None
-        if found is None:
-            return
-    good = _valid(found, positive)
-    if not good.all():
+    if found is not None and not (good := _valid(found, positive)).all():
         raise ValueError(f"{name} {_wanted(positive)} {float(found[~good].ravel()[0]):g}")

@@ -81,13 +81,16 @@ class Target(NamedTuple):
         return "entropy" if self.held == "equal" else "min_entropy"
 
 
+FREE = Target("free", None)
+
+
 def target_of(min_entropy: Bound | None, entropy: Bound | None) -> Target:
     """Return the target of the two arguments of a layer's call, of which at most one may be given."""
     if min_entropy is not None and entropy is not None:
         raise ValueError("give min_entropy (an inequality) or entropy (an equality), not both")
     if entropy is not None:
         return Target("equal", entropy)
-    return Target("free" if min_entropy is None else "minimum", min_entropy)
+    return FREE if min_entropy is None else Target("minimum", min_entropy)
 
 
 def _as_bounds(bounds: Bounds, like: Array, batch: tuple[int, ...], *, check: bool) -> list[Number]:
@@ -195,7 +198,7 @@ def _split_parts(
     for name, given in (("bound", bound), (target.name, values)):
         if len(given) != len(places):
             raise ValueError(f"{name} has {len(given)} entries for the {len(places)} parts of predicted")
-    targets = [Target("free" if value is None else target.held, value) for value in values]
+    targets = [FREE if value is None else Target(target.held, value) for value in values]
     return list(zip(places, bound, targets, strict=True))
 
 

@@ -148,9 +148,10 @@ def check_names(given: Iterable[str]) -> None:
     Raises:
         ConfigError: A setting does not exist.
     """
+    every = settings()
     for name in given:
-        if name not in settings():
-            raise ConfigError(f"there is no setting {name!r}{suggestion(name, settings())}")
+        if name not in every:
+            raise ConfigError(f"there is no setting {name!r}{suggestion(name, every)}")
 
 
 def configure(method: str, values: Mapping[str, Any]) -> Config:
