@@ -66,6 +66,7 @@ def assert_done_once(folder: Path, undisturbed: Path, num_runs: int) -> None:
         assert before.startswith("$ trpl train")
 
 
+@pytest.mark.usefixtures("compiled_in_haste")
 def test_a_job_is_what_train_does(undisturbed, tmp_path):
     settings = {name: tuple(v) if isinstance(v, list) else v for name, v in SETTINGS.items()}
     result = train(preset("ppo-m", "Pendulum-v1", seed=1, **settings), tmp_path / "run", progress=False)
