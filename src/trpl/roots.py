@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ def resolved(e: Engine, x: PerState, target: PerState) -> PerState:
     xp = e.xp
     least = float(xp.finfo(x.dtype).smallest_normal) / residual_tolerance(e, x)
     found = x >= least
-    return xp.where((target == 0.0) & ~found, least, xp.where(found, x, xp.nan))  # a where of two floats is float64
+    return xp.where((target == 0.0) & ~found, least, xp.where(found, x, math.nan))  # a where of two floats is float64
 
 
 def midpoint(e: Engine, low: PerState, high: PerState) -> PerState:
