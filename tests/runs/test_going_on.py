@@ -91,8 +91,9 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(finished):
     assert evaluate_run(result.folder / "best").returns.tolist() == best["returns"]
     numbered = checkpoint_folders(result.folder)[0]
     assert evaluate_run(numbered).returns.tolist() == evaluate_run(result.folder).returns.tolist()
-    with pytest.raises(RunError, match="nor a checkpoint of one"):
-        folder.locate(result.folder.parent)
+    for look in (folder.locate, folder.read_config):
+        with pytest.raises(RunError, match=rf"is not a run folder.*; a run in it is {result.folder}"):
+            look(result.folder.parent)
 
 
 def test_no_evaluations(tmp_path):
