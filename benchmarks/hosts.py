@@ -166,7 +166,7 @@ def zoo_learned(agent: str, *, seed: int, num_steps: int) -> float:
 HOSTS_OWN = ", settings of the host's own example"
 TUNED = ", tuned"
 AGENTS = {
-    "skrl": ("PPO", "TRPL", f"PPO{HOSTS_OWN}", f"TRPL{HOSTS_OWN}"),
+    "skrl": ("PPO", "TRPL", f"PPO{HOSTS_OWN}"),
     "rl_games": ("PPO", "TRPL", f"PPO{TUNED}", f"TRPL{TUNED}", f"PPO{HOSTS_OWN}"),
     "rl_zoo3": (f"PPO{HOSTS_OWN}", "TRPL"),
 }

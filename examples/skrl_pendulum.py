@@ -21,7 +21,16 @@ from trpl.integrations.skrl import TRPL, TRPL_CFG
 
 AGENTS = {"TRPL": (TRPL, TRPL_CFG), "PPO": (PPO, PPO_CFG)}
 ACTIVATION = nn.Tanh
-BOUNDS = {"mean_bound": 0.1, "cov_bound": 0.01}  # few updates and one action: larger than the defaults
+OWN = {  # TRPL: long rollouts, of which small minibatches use up the trust region
+    "PPO": {"num_envs": 16, "rollouts": 64},
+    "TRPL": {
+        "num_envs": 4,
+        "rollouts": 1024,
+        "mini_batches": 64,
+        "value_clip": 0.0,
+        "trust_region": {"mean_bound": 0.03, "cov_bound": 3e-3, "regression_weight": 1.0},
+    },
+}
 
 
 def network(num_inputs: int, num_outputs: int) -> nn.Sequential:
@@ -71,20 +80,13 @@ def make_agent(agent: str, env, *, rollouts: int, **settings: object):
     )
 
 
-def train(
-    agent: str = "TRPL",
-    *,
-    steps: int = 100_000,
-    num_envs: int = 16,
-    rollouts: int = 64,
-    seed: int = 0,
-    **settings: object,
-):
-    """Train with skrl's own trainer; `settings` are the agent's."""
+def train(agent: str = "TRPL", *, steps: int = 100_000, seed: int = 0, **settings):
+    """Train with skrl's own trainer; `settings` are the agent's, and `num_envs`."""
     set_seed(seed)
+    settings = OWN[agent] | settings
+    num_envs = settings.pop("num_envs")
     env = wrap_env(gymnasium.make_vec("Pendulum-v1", num_envs=num_envs), verbose=False)
-    settings = ({"trust_region": BOUNDS} if agent == "TRPL" else {}) | settings
-    made = make_agent(agent, env, rollouts=rollouts, **settings)
+    made = make_agent(agent, env, **settings)
     trainer = {
         "timesteps": steps // num_envs,
         "headless": True,

@@ -185,5 +185,5 @@ def test_the_joint_projection_needs_a_deviation_per_state():
 
 def test_the_stock_trainer(monkeypatch):
     """skrl's SequentialTrainer, preprocessors and the example."""
-    agent = pendulum.train(steps=2 * 64 * 4, num_envs=4)
+    agent = pendulum.train(steps=2 * 64 * 4, rollouts=64, mini_batches=2)
     assert np.isfinite(pendulum.evaluate(agent, episodes=2))
