@@ -84,7 +84,7 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, *, whitened: bo
     xp = e.xp
     difference = cov_difference(e, p, q, full=True, whitened=whitened)
     distance = e.matrix_dot(difference, difference)
-    outside = distance > bound
+    outside = ~(distance <= bound)  # NaN counts as outside, and gives NaN
     if not whole and not e.any(outside):
         return None
     weight = shrinkage(e, distance, bound)
@@ -117,7 +117,7 @@ def pullback_full(
     xp = e.xp
     (p, q, bound), (projected,), (difference, distance, weight, inverse) = saved
     longest = xp.maximum(distance, bound)
-    outside = distance > bound
+    outside = ~(distance <= bound)
 
     def work(cotangent: Matrix) -> tuple:
         cov_bar = gram_pullback(e, projected, cotangent, inverse=inverse)

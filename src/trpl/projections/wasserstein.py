@@ -121,7 +121,7 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, 
             change = relative = new - root
             old = (seen,)
         distance = e.matrix_dot(relative, relative)
-        outside = distance > bound
+        outside = ~(distance <= bound)  # NaN counts as outside, and gives NaN
         if not whole and not e.any(outside):
             return None
         weight = shrinkage(e, distance, bound)
@@ -164,7 +164,7 @@ def pullback_full(
     xp = e.xp
     (p, q, bound), _, (distance, weight, moved, factor, inverse, change, new, *old) = saved
     longest = xp.maximum(distance, bound)
-    outside = distance > bound
+    outside = ~(distance <= bound)
 
     def work(cotangent: Matrix) -> tuple:
         factor_bar = cotangent if form == "commuting" else mT(q) @ cotangent

@@ -81,7 +81,7 @@ def _outside(e: Engine, p: Matrix, q: Matrix, bound: PerState, excess: Matrix) -
 
     def by_kl(p: Matrix, q: Matrix, bound: PerState, least: PerState, far: Mask) -> tuple[Mask, Mask]:
         kl = kl_of_scales(e, p, q, full=True)
-        return kl > bound, ~(widest_variance(e, kl) <= LARGEST_VARIANCE)
+        return ~(kl <= bound), ~(widest_variance(e, kl) <= LARGEST_VARIANCE)
 
     def by_size(p: Matrix, q: Matrix, bound: PerState, least: PerState, far: Mask) -> tuple[Mask, Mask]:
         return least > 2.0 * bound, far
