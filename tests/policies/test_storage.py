@@ -79,7 +79,7 @@ def test_no_sound_checkpoint_is_an_error_that_says_why(tmp_path):
     damage(write(tmp_path, 1), "one byte")
     with pytest.raises(CheckpointError, match=r"no checkpoint.*state\.safetensors does not match"):
         newest_checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match="there is none"):
+    with pytest.raises(CheckpointError, match="there is no such folder"):
         newest_checkpoint(tmp_path / "elsewhere")
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from sweeping import SETTINGS, epochs, finish, plan_file, records_digest, starts, trpl
 from trpl.policies.storage import checkpoint_folders
-from trpl.presets import preset
 from trpl.runs.folder import in_use
-from trpl.runs.run import train
+from trpl.sweeps.jobs import options
 
 RUNS = Path("runs/Pendulum-v1/ppo-m")
 NUM_EPOCHS = SETTINGS["total_steps"] // SETTINGS["rollout_size"]
@@ -66,11 +65,10 @@ def assert_done_once(folder: Path, undisturbed: Path, num_runs: int) -> None:
         assert before.startswith("$ trpl train")
 
 
-@pytest.mark.usefixtures("compiled_in_haste")
 def test_a_job_is_what_train_does(undisturbed, tmp_path):
-    settings = {name: tuple(v) if isinstance(v, list) else v for name, v in SETTINGS.items()}
-    result = train(preset("ppo-m", "Pendulum-v1", seed=1, **settings), tmp_path / "run", progress=False)
-    assert result.finished
+    words = ["ppo-m", "Pendulum-v1", "--seed=1", *options(SETTINGS), "--out", "run"]
+    code, output = finish(trpl("train", *words, cwd=tmp_path))
+    assert code == 0, output
     assert records_digest(tmp_path / "run") == records_digest(undisturbed / RUNS / "seed-1")
     assert (undisturbed / RUNS / "seed-1" / "learning_curve.png").exists()
 

@@ -179,7 +179,7 @@ class JointLayer(Generic[A]):
     entropy_equality: bool
     check: bool
 
-    def held(self, name: str) -> Any:
+    def _own(self, name: str) -> Any:
         """Return the layer's `bound` or `min_entropy`."""
         return getattr(self, name)
 
@@ -192,8 +192,8 @@ class JointLayer(Generic[A]):
         """Return the call's entropy target if given, else the layer's."""
         if min_entropy is not None or entropy is not None:
             return target_of(min_entropy, entropy)
-        held = self.held("min_entropy")
-        return target_of(None, held) if self.entropy_equality else target_of(held, None)
+        own = self._own("min_entropy")
+        return target_of(None, own) if self.entropy_equality else target_of(own, None)
 
     def forward(
         self,
@@ -226,7 +226,7 @@ class JointLayer(Generic[A]):
         projected = host.project_jointly(
             host.enter(predicted, "predicted"),
             host.enter(old, "old"),
-            _override(bound, self.held("bound")),
+            _override(bound, self._own("bound")),
             self._target(min_entropy, entropy),
             check=self.check,
         )
@@ -277,7 +277,7 @@ class JointLayer(Generic[A]):
                 host.enter(predicted, "predicted"),
                 host.enter(projected, "projected"),
                 host.enter(old, "old"),
-                _override(bound, self.held("bound")),
+                _override(bound, self._own("bound")),
                 self._target(min_entropy, entropy),
                 check=self.check,
             )

@@ -234,7 +234,7 @@ class JointKLProjection(JointLayer[Tensor], nn.Module):
         self.entropy_equality, self.check = entropy_equality, check
         self.check_bounds()
 
-    def held(self, name: str) -> Any:
+    def _own(self, name: str) -> Any:
         """Return `bound` or `min_entropy`; with one for each part, as the module holds them now."""
         value = getattr(self, name)
         if isinstance(value, (tuple, list)):  # Dynamo of PyTorch 2.6 does not trace `tuple | list`
@@ -242,5 +242,5 @@ class JointKLProjection(JointLayer[Tensor], nn.Module):
         return value
 
     def extra_repr(self) -> str:
-        bounds = ", ".join(f"{name}={self.held(name)}" for name in ("bound", "min_entropy"))
+        bounds = ", ".join(f"{name}={self._own(name)}" for name in ("bound", "min_entropy"))
         return f"{bounds}, entropy_equality={self.entropy_equality}"
