@@ -19,8 +19,6 @@ SETTINGS = {
     "checkpoint_every": 1,
 }
 
-HASTE = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}  # for processes: `compiled_in_haste` of conftest.py
-
 
 def plan_file(path: Path, *, methods=("ppo-m",), tasks=("Pendulum-v1",), seeds=2, extra="", **settings) -> Path:
     lines = [
@@ -41,7 +39,7 @@ def trpl(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "trpl.cli", *map(str, words)],
         cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **HASTE, **variables},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -14,7 +14,6 @@ from blocks import PAGES, ROOT, TINY, commands, installs, page_id, python_blocks
 from packaging.requirements import Requirement
 
 from installing import canonical, closure, not_installed, pins, run_with
-from sweeping import HASTE
 from trpl import cli
 
 QUICK = ("presets", "evaluate", "export")  # run for real, on the small run
@@ -36,7 +35,7 @@ TAKEN = (  # a module of trpl that a page imports, and the extra that it takes
     *((rf"trpl\.integrations\.{name}", name) for name in ("sb3", "torchrl", "trl", "brax")),
     *((rf"trpl\.integrations\.{name}", name.replace("_", "-")) for name in ("skrl", "rl_games", "rl_zoo3", "rsl_rl")),
 )
-PLAIN = {"OMP_NUM_THREADS": "1", **HASTE}
+PLAIN = {"OMP_NUM_THREADS": "1"}
 
 
 def runner(page):
