@@ -311,11 +311,14 @@ def switch_text() -> str:
         for (method, task), runs in sorted(switched.items(), key=lambda found: found[0][::-1]):
             values = [[MEASURES[EARLY](run) for run in found] for found in (runs, without.get((method, task), []))]
             first, second = (np.array([value for value in found if value is not None]) for found in values)
-            if len(first) < 2 or len(second) < 2:
+            if not len(first) or not len(second):
                 continue
-            value, low, high = difference(first, second)
+            apart = f"{first.mean() - second.mean():.0f}"
+            if min(len(first), len(second)) > 1:
+                _, low, high = difference(first, second)
+                apart += f" ({low:.0f} … {high:.0f})"
             cells = [task, method, f"`{option}`", f"{len(first)}, {len(second)}"]
-            cells += [f"{first.mean():.0f}", f"{second.mean():.0f}", f"{value:.0f} ({low:.0f} … {high:.0f})"]
+            cells += [f"{first.mean():.0f}", f"{second.mean():.0f}", apart]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
