@@ -111,7 +111,8 @@ def pins(wanted: str) -> str:
     below 6, Brax JAX below 0.10); PyTorch alone stays pinned for it.
     """
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines(keepends=True)
-    return "".join(line for line in lines if not not_installed(wanted) or line.startswith("torch=="))
+    covered = not not_installed(wanted)
+    return "".join(line for line in lines if covered or line.startswith("torch=="))
 
 
 def modules_besides(distributions: set[str]) -> set[str]:

@@ -131,6 +131,9 @@ def test_what_does_not_fit_is_said():
         "same places": SparseCategorical(predicted.ids.flip(-1), predicted.log_probs),
         r"expected .*K \+ 1": SparseCategorical(predicted.ids[:, 1:], predicted.log_probs),
         "NaN": SparseCategorical(predicted.ids, predicted.log_probs * torch.nan),
+        "predicted, kept ids and rest, do not sum to 1 in 64 states": predicted._replace(
+            log_probs=predicted.log_probs + 0.1
+        ),
     }.items():
         with pytest.raises(ValueError, match=words):
             layer(given, old)

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from trpl.types import Array, Mask, PerState, Vector
 
 
+LARGEST_EXCESS = 0.05
+"""Largest deviation of the logarithm of all probabilities' sum from 0: more than bfloat16 rounds, less than logits."""
+
+
 class SparseCategorical(NamedTuple, Generic[A_co]):
     """A batch of categorical distributions over a vocabulary, lumped to K kept ids and the rest.
 
@@ -103,6 +107,13 @@ class SparseFamily(Interpolated):
 
     def admit(self, e: Engine, predicted: SparseCategorical, old: SparseCategorical) -> None:
         CATEGORICAL.admit(e, predicted.lumped, old.lumped)
+        for name, p in (("predicted", predicted), ("old", old)):
+            count = int(e.xp.sum(e.xp.abs(log_sum_exp(e, p.log_probs)) > LARGEST_EXCESS))
+            if count:
+                raise ValueError(
+                    f"the probabilities of {name}, kept ids and rest, do not sum to 1 in {count} states; log_probs are "
+                    "log-probabilities over the vocabulary, not logits"
+                )
 
     def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
         CATEGORICAL.accept(e, projected)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from trpl.types import Array, Mask, PerState, Scale, Vector
 
     _Answer: TypeAlias = tuple[Scale, Vector, PerState, PerState, Mask]  # factor, mean, log k, η, entropy held
+    _Fields: TypeAlias = tuple[Vector, PerState, PerState, Mask, PerState, PerState]  # of a `_Problem`, after the first
+    _AnswerAndRatio: TypeAlias = tuple[Scale, Vector, PerState, PerState, Mask, Scale]  # V besides
 
 
 def entropy_range(e: Engine, bound: PerState, dim: int) -> tuple[PerState, PerState]:
@@ -82,6 +84,9 @@ class _Problem(NamedTuple):
     start: PerState
     narrowest: PerState
 
+    def target(self, entropy: bool, equality: bool) -> Target:
+        return Target(self.log_scale if entropy else None, equality)
+
 
 def _root(e: Engine, problem: _Problem, target: Target, method: Method) -> tuple[PerState, PerState, PerState]:
     """Find the root t by eigenvalues; return it with its unit s and the slope of the KL there."""
@@ -130,25 +135,23 @@ def _by_newton(e: Engine, problem: _Problem, target: Target) -> tuple[_Answer, M
     return (factor, mean, log_k, unit * (1.0 - t) / t, found.held), bad
 
 
-def _solve_outside(e: Engine, problem: _Problem, entropy: bool, equality: bool, full: bool) -> _Answer:
-    target = Target(problem.log_scale if entropy else None, equality)
+def _solve_outside(
+    e: Engine, scale: Scale, old: Scale, *rest: *_Fields, entropy: bool, equality: bool
+) -> _AnswerAndRatio:
+    """Solve the problem with V − I from the scales and the `rest` of its fields; return the answer and V."""
+    full = scale.ndim > rest[0].ndim
+
+    def by_spectrum(change: Scale, *rest: *_Fields) -> _Answer:
+        problem = _Problem(change, *rest)
+        return _by_spectrum(e, problem, problem.target(entropy, equality), FINE if full else DIAG)
+
+    problem = _Problem((FINE if full else DIAG).change(e, scale, old), *rest)
     if not full:
-        return _by_spectrum(e, problem, target, DIAG)
-
-    def by_fine_method(
-        change: Scale,
-        shift: Vector,
-        bound: PerState,
-        log_scale: PerState,
-        outside: Mask,
-        start: PerState,
-        narrowest: PerState,
-    ) -> _Answer:
-        problem = _Problem(change, shift, bound, log_scale, outside, start, narrowest)
-        return _by_spectrum(e, problem, Target(problem.log_scale if entropy else None, equality), FINE)
-
-    found, bad = _by_newton(e, problem, target)
-    return e.recompute(bad, by_fine_method, found, *problem)
+        return *by_spectrum(*problem), problem.change
+    found, bad = _by_newton(e, problem, problem.target(entropy, equality))
+    found = e.recompute(bad, by_spectrum, found, *problem)
+    wide = ~(LARGEST_VARIANCE * problem.narrowest >= 1.0)
+    return *found, scale_ratio(e, problem.change, scale, old, wide)
 
 
 def solve(
@@ -181,26 +184,10 @@ def solve(
     start = xp.clip(xp.sqrt(limit / xp.where(at_one > limit, at_one, 1e6 * limit)), 1e-3, 1.0)
     narrowest = xp.clip(xp.exp(log_k) / widest_variance(e, cov_at_one), None, 1.0)
 
-    def work(
-        scale: Scale,
-        old: Scale,
-        shift: Vector,
-        limit: PerState,
-        log_scale: PerState,
-        outside: Mask,
-        start: PerState,
-        narrowest: PerState,
-    ) -> tuple[Scale, Vector, PerState, PerState, Mask, Scale]:
-        change = (FINE if full else DIAG).change(e, scale, old)
-        problem = _Problem(change, shift, limit, log_scale, outside, start, narrowest)
-        found = _solve_outside(e, problem, entropy is not None, equality, full)
-        if not full:
-            return *found, change
-        return *found, scale_ratio(e, change, scale, old, ~(LARGEST_VARIANCE * narrowest >= 1.0))
+    def work(scale: Scale, old: Scale, *rest: *_Fields) -> _AnswerAndRatio:
+        return _solve_outside(e, scale, old, *rest, entropy=entropy is not None, equality=equality)
 
-    def idle(
-        scale: Scale, old: Scale, shift: Vector, limit: PerState, *_: Array | Mask
-    ) -> tuple[Scale, Vector, PerState, PerState, Mask, Scale]:
+    def idle(scale: Scale, old: Scale, shift: Vector, limit: PerState, *_: PerState | Mask) -> _AnswerAndRatio:
         zero = 0.0 * limit
         return xp.zeros_like(scale), 0.0 * shift, zero, zero, zero != zero, xp.zeros_like(scale)
 
