@@ -234,6 +234,7 @@ def test_what_does_not_fit_is_said():
         "batch shape": lambda: score_kept(hidden, head, ids[1:]),
         "outside 0…49": lambda: choose_kept(hidden, head, sampled + VOCABULARY),
         "outside -1…49": lambda: score_kept(hidden, head, torch.cat((ids, ids - 60), -1)),
+        "twice for": lambda: score_kept(hidden, head, torch.cat((ids, ids[..., :1]), -1)),
         "outside 0…": lambda: score_kept(hidden, head, torch.full_like(ids, -1)),
         "integers": lambda: choose_kept(hidden, head, sampled.double()),
         "one sampled token": lambda: choose_kept(hidden, head, sampled[0]),

@@ -59,6 +59,7 @@ def test_what_does_not_fit_is_said():
         "one sampled token": lambda: choose_kept(logits, sampled[0]),
         "kept_tokens": lambda: choose_kept(logits, sampled, kept_tokens=0),
         "kept_mass": lambda: choose_kept(logits, sampled, kept_mass=0.0),
+        "twice for": lambda: score_kept(logits, jnp.stack((sampled, sampled), -1)),
         "outside 0…19": lambda: choose_kept(logits, sampled + VOCABULARY),
         "batch shape": lambda: score_kept(logits, sampled),
         "integers": lambda: score_kept(logits, sampled[..., None] * 1.0),

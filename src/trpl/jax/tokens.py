@@ -11,6 +11,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from trpl.engines import values_of
@@ -70,12 +71,13 @@ def score_kept(logits: Array, ids: Array) -> SparseCategorical[jax.Array]:
         The policy over the kept ids and the rest.
 
     Raises:
-        ValueError: Inconsistent shapes, or an id outside the vocabulary.
+        ValueError: Inconsistent shapes, an id outside the vocabulary, or one that a token keeps twice (outside `jit`).
     """
     if ids.shape[:-1] != logits.shape[:-1]:
         raise ValueError(f"ids {ids.shape} must have the batch shape of the logits {logits.shape}")
     _check_ids(ids, logits.shape[-1], lowest=-1)
     _check_ids(ids[..., :1], logits.shape[-1], lowest=0)
+    _check_distinct(ids)
     logits = _wide(logits)
     unused, places = ids < 0, jnp.where(ids < 0, ids[..., :1], ids)
     kept = jnp.where(unused, -math.inf, jnp.take_along_axis(logits, places, axis=-1))
@@ -100,3 +102,13 @@ def _check_ids(ids: Array, vocabulary: int, *, lowest: int) -> None:
     values = values_of(ids)
     if values is not None and values.size and not ((values >= lowest) & (values < vocabulary)).all():
         raise ValueError(f"a token id is outside {lowest}…{vocabulary - 1}: {values.min()} to {values.max()}")
+
+
+def _check_distinct(ids: Array) -> None:
+    values = values_of(ids)
+    if values is None:
+        return
+    ordered = np.sort(values, axis=-1)
+    twice = ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any(-1)
+    if twice.any():
+        raise ValueError(f"an id is kept twice for {int(twice.sum())} tokens; its probability would count twice")

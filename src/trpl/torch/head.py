@@ -125,13 +125,14 @@ def score_kept(hidden: Tensor, head: Head, ids: Tensor) -> Scores:
         The policy over the kept ids and the rest, and the entropy.
 
     Raises:
-        ValueError: Inconsistent shapes, or an id outside the vocabulary.
+        ValueError: Inconsistent shapes, an id outside the vocabulary, or one that a token keeps twice.
     """
     vocabulary = _check(hidden, head)
     if ids.shape[:-1] != hidden.shape[:-1]:
         raise ValueError(f"ids {tuple(ids.shape)} must have the batch shape of hidden states {tuple(hidden.shape)}")
     _check_ids(ids, vocabulary, lowest=-1)
     _check_ids(ids[..., :1], vocabulary, lowest=0)
+    _check_distinct(ids)
     flat = hidden.reshape(-1, hidden.shape[-1])
     places = ids.reshape(-1, ids.shape[-1]).long()
     log_probs, entropy = _Head.apply(flat, head.weight, head.bias, places, head)  # type: ignore[misc]
@@ -345,3 +346,10 @@ def _check_ids(ids: Tensor, vocabulary: int, *, lowest: int) -> None:
         raise ValueError(f"token ids must be integers, not {ids.dtype}")
     if ids.numel() and not bool(((ids >= lowest) & (ids < vocabulary)).all()):
         raise ValueError(f"a token id is outside {lowest}…{vocabulary - 1}: {int(ids.min())} to {int(ids.max())}")
+
+
+def _check_distinct(ids: Tensor) -> None:
+    ordered = ids.sort(-1).values
+    twice = ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any(-1)
+    if bool(twice.any()):
+        raise ValueError(f"an id is kept twice for {int(twice.sum())} tokens; its probability would count twice")
