@@ -6,6 +6,7 @@ is returned separately, so that no step of a rollout is a mere reset.
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
@@ -78,16 +79,20 @@ class SyncEnvironments:
     def begin(self) -> np.ndarray:
         return np.stack([environment.begin() for environment in self.environments])
 
-    def step(self, actions, *, observations, rewards, terminated, truncated) -> Ended:
-        ended = []
-        for n, environment in self._numbered:
+    def step(self, actions, **arrays: np.ndarray) -> Ended:
+        ended: Ended = []
+        self._step_some(self._numbered, ended, actions, **arrays)
+        return ended
+
+    def _step_some(self, numbered, ended: Ended, actions, *, observations, rewards, terminated, truncated) -> None:
+        """Step some of the environments, given with their numbers, and add to `ended`."""
+        for n, environment in numbered:
             observation, rewards[n], ends, stops = environment.step(actions[n])
             if ends or stops:
                 terminated[n], truncated[n] = ends, stops
                 ended.append((n, observation))
                 observation = environment.begin()
             observations[n] = observation
-        return ended
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         states = [environment.state() for environment in self.environments]
@@ -120,19 +125,10 @@ class ThreadedEnvironments(SyncEnvironments):
         for helper in self._helpers:
             helper.start()
 
-    def step(self, actions, *, observations, rewards, terminated, truncated) -> Ended:
+    def step(self, actions, **arrays: np.ndarray) -> Ended:
         ended: Ended = []
         open_numbers = iter(self._numbered)  # each idle thread takes the next one
-
-        def work() -> None:
-            for n, environment in open_numbers:
-                observation, rewards[n], ends, stops = environment.step(actions[n])
-                if ends or stops:
-                    terminated[n], truncated[n] = ends, stops
-                    ended.append((n, observation))
-                    observation = environment.begin()
-                observations[n] = observation
-
+        work = partial(self._step_some, open_numbers, ended, actions, **arrays)
         for _ in self._helpers:
             self._work.put(work)
         try:
