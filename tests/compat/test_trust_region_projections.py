@@ -168,7 +168,8 @@ def test_entropy_schedules(name, function):
     start = 1.5 * np.log(2 * np.pi * np.e) + np.log(np.diagonal(q[1].numpy(), axis1=-2, axis2=-1)).sum(-1).mean()
     assert float(projection.initial_entropy) == pytest.approx(start)
     options = {"temperature": 0.6} if name == "exp" else {}
-    wanted = function(initial=start, target=-2.0, progress=0.4, dim=3, **options)
+    dim = 3 if name == "exp" else 1  # the authors' linear target is the entropy itself
+    wanted = function(initial=start, target=-2.0, progress=0.4, dim=dim, **options)
     found = 1.5 * np.log(2 * np.pi * np.e) + np.log(np.diagonal(chol.numpy(), axis1=-2, axis2=-1)).sum(-1)
     assert found == pytest.approx(np.full(4, wanted), abs=1e-8)
 
@@ -201,7 +202,7 @@ def test_regression_brings_the_network_into_the_region():
     obs = torch.randn(32, 2, dtype=torch.float64)
     policy = Network()
     old = torch.zeros(32, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64).expand(32, 2, 2)
-    projection = compat.KLProjectionLayer(mean_bound=0.05, do_regression=True, regression_iters=60, lr_regression=0.01)
+    projection = compat.KLProjectionLayer(mean_bound=0.05, do_regression=True, regression_iters=60, regression_lr=0.01)
     before = projection.trust_region_value(policy, policy(obs), old)[0].mean()
     found = projection.trust_region_regression(policy, obs, old, 2, 0)
     after = projection.trust_region_value(policy, policy(obs), old)[0].mean()
@@ -230,6 +231,8 @@ def test_single_precision_is_computed_in_double_where_asked():
         (lambda: compat.get_projection_layer("kl", bound=1.0), "unknown arguments of a projection: bound"),
         (lambda: compat.get_projection_layer("kl", entropy_schedule="cosine"), "must be 'linear', 'exp' or None"),
         (lambda: compat.KLProjectionLayer("w2"), "projects by kl, not 'w2'"),
+        (lambda: compat.PAPIProjection(mean_bound=0.1), "PAPI is no layer here"),
+        (lambda: compat.BaseProjectionLayer(entropy_schedule="exp", total_train_steps=3), "drop the entropy_schedule"),
     ],
 )
 def test_what_is_refused(make, words):
@@ -241,8 +244,45 @@ def test_what_a_policy_must_be():
     p, q = policies()
     with pytest.raises(ValueError, match="Cholesky factor"):
         compat.KLProjectionLayer()(FULL, (p[0], p[1][..., 0]), q, 0)
-    with pytest.raises(ValueError, match="is_root"):
-        compat.KLProjectionLayer()(SimpleNamespace(is_root=True), p, q, 0)
+
+
+@pytest.mark.parametrize("layer", [compat.KLProjectionLayer, compat.WassersteinProjectionLayer])
+def test_symmetric_roots_of_covariances(layer):
+    """A policy that gives symmetric roots gets one back: that of the covariance which factors lead to."""
+    p, q = policies()
+
+    def rooted(policy):
+        values, vectors = torch.linalg.eigh(policy[1] @ policy[1].mT)
+        return policy[0], (vectors * values.sqrt()[..., None, :]) @ vectors.mT
+
+    _, chol = layer(mean_bound=0.05, cov_bound=1e-3)(FULL, p, q, 0)
+    _, root = layer(mean_bound=0.05, cov_bound=1e-3)(SimpleNamespace(is_root=True), rooted(p), rooted(q), 0)
+    torch.testing.assert_close(root, root.mT)
+    torch.testing.assert_close(root @ root, chol @ chol.mT, rtol=1e-9, atol=1e-9)
+
+
+def test_the_exact_form_is_another_projection():
+    p, q = policies()
+    exact = compat.WassersteinProjectionLayerNonCommuting(mean_bound=0.05, cov_bound=1e-3)
+    mean, cov = exact.trust_region_value(FULL, exact(FULL, p, q, 0), q)
+    torch.testing.assert_close(mean, torch.full_like(mean, 0.05))
+    torch.testing.assert_close(cov, torch.full_like(cov, 1e-3))
+    assert not torch.allclose(
+        exact(FULL, p, q, 0)[1], compat.WassersteinProjectionLayer(cov_bound=1e-3)(FULL, p, q, 0)[1]
+    )
+
+
+def test_only_means_are_pulled_where_the_caller_sets_the_variance():
+    p, q = policies()
+    mean, chol = p[0].clone().requires_grad_(), p[1].clone().requires_grad_()
+    projection = compat.KLProjectionLayer(mean_bound=0.05, cov_bound=1e-3, trust_region_coeff=2.0)
+    projected = projection(FULL, (mean, chol), q, 0)
+    loss = projection.get_trust_region_loss(FULL, (mean, chol), projected, set_variance=True)
+    parts = compat.gaussian_kl(FULL, p, tuple(x.detach() for x in projected))
+    torch.testing.assert_close(loss, 2.0 * parts[0].mean())
+    loss.backward()
+    assert mean.grad.abs().max() > 0.0
+    assert chol.grad is None or not chol.grad.any()
 
 
 OLD_CODE = """
@@ -253,7 +293,12 @@ import torch
 from trust_region_projections.projections.projection_factory import get_projection_layer
 from trust_region_projections.projections.kl_projection_layer import KLProjectionLayer
 from trust_region_projections.utils.projection_utils import gaussian_kl_details
+import inspect
+import trust_region_projections
 import trust_region_projections.projections.w2_projection_layer
+from trust_region_projections.projections.papi_projection import PAPIProjection
+from trust_region_projections.projections.w2_projection_layer_non_com import WassersteinProjectionLayerNonCommuting
+assert inspect.getfile(trust_region_projections).endswith(".py")
 projection = get_projection_layer(proj_type="kl", mean_bound=0.05, cov_bound=5e-4, trust_region_coeff=1.0,
                                   scale_prec=True, entropy_schedule=None, target_entropy=0.0, temperature=0.7,
                                   entropy_eq=False, entropy_first=False, do_regression=False,
@@ -262,6 +307,8 @@ assert isinstance(projection, KLProjectionLayer)
 p, q = (torch.ones(2, 3), 2 * torch.eye(3).expand(2, 3, 3)), (torch.zeros(2, 3), torch.eye(3).expand(2, 3, 3))
 proj = projection(None, p, q, 0)
 parts = gaussian_kl_details(None, proj, q)
+assert projection.get_trust_region_loss(None, p, proj, set_variance=True) > 0
+assert projection.compute_metrics(None, p, q, 1)["entropy_max"] > 0
 assert torch.allclose(parts[0], torch.tensor(0.05), rtol=1e-3), parts
 assert torch.allclose(parts[1], torch.tensor(5e-4), rtol=1e-3), parts
 """

@@ -167,3 +167,27 @@ def test_divergences_and_entropies_by_scipy(e, array):
     rare = np.array([0.0, -90.0])  # log p/q is 90 for the second class: q e^t in logarithms
     found = trpl.kl(trpl.Categorical(array(rare[::-1].copy())), trpl.Categorical(array(rare)))
     assert float(found) == pytest.approx(90.0, rel=1e-13)
+
+
+@pytest.mark.parametrize("framework", ["NumPy", "PyTorch"])
+@pytest.mark.parametrize("action", [-1, 3])
+def test_actions_that_are_no_class_are_refused(framework, action):
+    array = np.asarray if framework == "NumPy" else torch.tensor
+    with pytest.raises(ValueError, match=f"classes are 0 to 2; the actions are .*{action}"):
+        trpl.log_prob(trpl.Categorical(array([[1.0, 2.0, 3.0]])), array([action]))
+
+
+def test_density_of_a_beta_at_the_ends_of_its_interval():
+    shapes = [(2.0, 1.0), (1.0, 1.0), (2.0, 3.0), (0.5, 2.0)]
+    for x in (0.0, 1.0):
+        for alpha, beta in shapes:
+            alpha, beta = torch.tensor([[alpha]]), torch.tensor([[beta]])
+            wanted = torch.distributions.Beta(alpha, beta).log_prob(torch.tensor([[x]]))[:, 0]
+            torch.testing.assert_close(trpl.log_prob(trpl.Beta(alpha, beta), torch.tensor([[x]])), wanted)
+
+
+def test_an_independent_categorical_without_event_dimensions():
+    made = torch.distributions.Independent(torch.distributions.Categorical(logits=torch.tensor([[1.0, 0.0]])), 0)
+    old = torch.distributions.Independent(torch.distributions.Categorical(logits=torch.zeros(1, 2)), 0)
+    projected = trpl.torch.JointKLProjection(0.01)(made, old)
+    assert torch.distributions.kl_divergence(projected.base_dist, old.base_dist) == pytest.approx(0.01, rel=1e-5)

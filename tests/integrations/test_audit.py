@@ -6,7 +6,7 @@ import torch
 from torch.distributions import Independent, MultivariateNormal, Normal, TransformedDistribution, kl_divergence
 from torch.distributions.transforms import TanhTransform
 
-from trpl import Categorical, DiagGaussian
+from trpl import Categorical, DiagGaussian, SparseCategorical, kl
 from trpl.integrations.audit import exact_kl, read
 
 
@@ -79,3 +79,13 @@ def test_policies_that_are_not_gaussian():
     assert found.states == pytest.approx(kl_divergence(new, old).numpy(), rel=1e-5)
     log_ratio = (new.logits - old.logits)[:, 0]
     assert found.estimate == pytest.approx((log_ratio.exp() - 1 - log_ratio).mean().item(), rel=1e-5)
+
+
+def test_sparse_policies_keep_their_ids():
+    ids = torch.tensor([[3, 1], [2, 0]])
+    new, old = (SparseCategorical(ids, torch.randn(2, 3).log_softmax(-1)) for _ in range(2))
+    found = exact_kl(new, read(old), actions=ids[:, 0])
+    assert found.states == pytest.approx(kl(new, old).numpy(), rel=1e-5)
+    assert found.estimate is not None
+    with pytest.raises(ValueError, match="must keep the old policy's ids"):
+        exact_kl(new._replace(ids=ids.flip(0)), old)

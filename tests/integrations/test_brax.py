@@ -93,6 +93,13 @@ def test_the_loss_is_that_of_the_projected_policy():
     assert metrics["kl_max"] == pytest.approx(float((parts.mean + parts.cov).max()), rel=1e-4)
 
 
+def test_an_entropy_beyond_the_one_bound_is_the_nearest_within_it():
+    network, params, data = batch()
+    with trust_region(projection="kl-joint", min_entropy=2.0):
+        loss = jax.jit(lambda p: losses.compute_ppo_loss(p, None, data, jax.random.PRNGKey(1), ppo_network=network)[0])
+        assert jnp.isfinite(loss(params))
+
+
 def test_afterwards_brax_is_as_it_was():
     before = losses.compute_ppo_loss
     with trust_region():

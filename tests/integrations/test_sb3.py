@@ -1,5 +1,6 @@
 """TRPL in Stable-Baselines3: whatever works with its PPO works with it, and the update is the paper's."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -315,6 +316,10 @@ def test_it_learns_a_known_answer():
     [
         ({"projection": "klx"}, "projection must be one of"),
         ({"entropy_schedule": "steps"}, "entropy_schedule must be one of"),
+        ({"projection_kwargs": {"foo": 1}}, "projection_kwargs do not fit projection 'kl': .*foo"),
+        ({"mean_bound": "3e-2"}, "mean_bound must be a finite number, not '3e-2'"),
+        ({"cov_bound": math.inf}, "cov_bound must be a finite number"),
+        ({"temperature": 0.0}, "temperature must be positive"),
         ({"batch_size": 31}, "minibatch of one sample"),
         ({"policy_kwargs": {"covariance": "low-rank"}}, "covariance must be one of"),
         ({"use_sde": True, "policy_kwargs": {"contextual": True}}, "leave out covariance and contextual"),

@@ -247,6 +247,9 @@ def test_what_does_not_fit_is_said():
     for words, call in {
         "same places": lambda: project_tokens(predicted, other, bound=BOUND),
         "bound": lambda: project_tokens(predicted, old, bound=0.0),
+        "bound must be positive": lambda: project_tokens(predicted, old, bound=-math.inf),
+        "in the same places": lambda: trust_region_loss(predicted, other, torch.ones(4), bound=math.inf),
+        "clip must not be negative": lambda: trust_region_loss(predicted, old, torch.ones(4), clip=-0.1),
         "mask": lambda: trust_region_loss(predicted, old, torch.ones(4), mask=torch.ones(3)),
     }.items():
         with pytest.raises(ValueError, match=words):

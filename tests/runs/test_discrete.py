@@ -88,6 +88,16 @@ def test_methods_for_gaussians_name_those_that_serve_other_policies(method, tmp_
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("task", "options", "most"),
+    [("Pendulum-v1", {"policy": "beta"}, "0"), ("CartPole-v1", {"target_entropy": 5.0}, "0.693")],
+)
+def test_an_entropy_that_no_policy_keeps_is_refused(task, options, most, tmp_path):
+    with pytest.raises(ConfigError, match=f"target_entropy must be below {most}, the largest entropy per component"):
+        train(tiny.config("kl-e", task, **options), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
 def test_one_bound_is_for_policies_without_a_covariance():
     with pytest.raises(ConfigError, match="for one bound on the whole KL use method 'kl-joint'"):
         train(tiny.config("kl", bound=0.1), "unused", progress=False)

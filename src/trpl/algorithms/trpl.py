@@ -13,6 +13,7 @@ from trpl.algorithms.base import Algorithm, Metrics
 from trpl.algorithms.learner import Learner, LearnerState, Samples, distance_measurements, from_rows, rows
 from trpl.algorithms.minibatches import Orders
 from trpl.entropy_schedule import scheduled, within_reach
+from trpl.errors import ConfigError
 from trpl.families import Policy, entropy
 from trpl.gaussians import Gaussian, mahalanobis
 from trpl.layers.layer import Audit
@@ -30,6 +31,7 @@ Penalty: TypeAlias = Callable[[Policy[Array], Policy[Array]], Array]
 
 def make(config: TrustRegion, *, obs_size: int, head: Head, layer: LayerSpec) -> Algorithm:
     """Make the paper's update for one kind of layer."""
+    check_entropy(config, head)
     learner = Learner.of(config, obs_size=obs_size, head=head)
     made = make_layer(layer, config, head)
 
@@ -38,6 +40,19 @@ def make(config: TrustRegion, *, obs_size: int, head: Head, layer: LayerSpec) ->
 
     passes = Orders(config.value_epochs, config.policy_epochs, config.regression_epochs)
     return learner.algorithm(around_anchor(improve, learner), passes=passes)
+
+
+def check_entropy(config: TrustRegion, head: Head) -> None:
+    """Refuse a final entropy that no policy of the head has, or only the most random one."""
+    if not config.entropy_controlled:
+        return
+    assert config.target_entropy is not None
+    if config.target_entropy * head.action_size >= head.max_entropy:
+        most = head.max_entropy / head.action_size
+        raise ConfigError(
+            f"target_entropy must be below {most:.3g}, the largest entropy per component of a {head.words} policy, not "
+            f"{config.target_entropy:g}"
+        )
 
 
 def make_layer(layer: LayerSpec, config: TrustRegion, head: Head) -> Layer:

@@ -7,8 +7,9 @@
     projection = get_projection_layer(proj_type="kl", mean_bound=0.05, cov_bound=5e-4)
     proj_mean, proj_chol = projection(policy, (mean, chol), (old_mean, old_chol), step)
 
-A policy is a mean `[batch, dim]` and a lower Cholesky factor `[batch, dim, dim]`, also for diagonal covariances. Of
-the policy object only `is_diag` and `contextual_std` (or `contextual_cov`) are read, if it has them.
+A policy is a mean `[batch, dim]` and a lower Cholesky factor `[batch, dim, dim]`, also for diagonal covariances, or the
+symmetric root of the covariance if the policy object says `is_root`. Of that object only `is_root`, `is_diag` and
+`contextual_std` (or `contextual_cov`) are read, if it has them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import util
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from trpl import entropy_schedule as schedules
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, frobenius_parts, kl_parts, wasserstein_parts
+from trpl.matrix_roots import symmetric_root
 from trpl.messages import needs
 
 with needs("torch"):
@@ -32,17 +34,18 @@ with needs("torch"):
 
 PACKAGE = "trust_region_projections"
 LAYERS = {"kl": KLProjection, "w2": WassersteinProjection, "frob": FrobeniusProjection}
-DISTANCES: dict[str, Callable[[Gaussian[Tensor], Gaussian[Tensor]], Any]] = {
+DISTANCES: dict[str, Callable[..., Any]] = {
     "kl": kl_parts,
     "w2": wasserstein_parts,
     "frob": frobenius_parts,
 }
+NO_SCHEDULE = (None, False, "", "None", "none")
 MeanAndChol = tuple[Tensor, Tensor]
 
 
 def get_entropy_schedule(schedule_type: str | bool | None, total_train_steps: int, dim: int) -> Callable[..., Any]:
     """Make β(initial_entropy, target_entropy, temperature, step), which returns None without a schedule."""
-    if schedule_type in (None, False, "", "None", "none"):
+    if schedule_type in NO_SCHEDULE:
         return lambda initial_entropy, target_entropy, temperature, step: None
     if schedule_type not in ("linear", "exp"):
         raise ValueError(f"entropy_schedule must be 'linear', 'exp' or None, not {schedule_type!r}")
@@ -51,10 +54,10 @@ def get_entropy_schedule(schedule_type: str | bool | None, total_train_steps: in
 
     def value(initial_entropy: Any, target_entropy: float, temperature: float, step: int) -> Any:
         share = step / total_train_steps
-        course = {"initial": initial_entropy, "target": target_entropy, "progress": share, "dim": dim}
+        course = {"initial": initial_entropy, "target": target_entropy, "progress": share}
         if schedule_type == "linear":
-            return schedules.linear(**course)
-        return schedules.exponential(**course, temperature=temperature)
+            return schedules.linear(**course, dim=1)  # as in the authors' package: the target is the entropy itself
+        return schedules.exponential(**course, dim=dim, temperature=temperature)
 
     return value
 
@@ -71,13 +74,13 @@ class BaseProjectionLayer:
         entropy_schedule: "linear", "exp", or None.
         action_dim: Number of action dimensions, for the schedule; that of the policy by default.
         total_train_steps: Number of steps that the schedule spans.
-        target_entropy: The final entropy, per action dimension.
+        target_entropy: The final entropy: per action dimension for "exp", of the whole policy for "linear".
         temperature: Of the exponential schedule.
         entropy_eq: Keep the entropy at the schedule, not only above it.
         entropy_first: Control the entropy before the projection.
         do_regression: Whether `trust_region_regression` does anything.
         regression_iters: The number of epochs of regression.
-        lr_regression: Its learning rate.
+        regression_lr: Its learning rate.
         dtype: The dtype of the computation; that of the policy by default.
         cpu: Accepted for old configurations; the computation is on the tensors' device.
 
@@ -86,6 +89,7 @@ class BaseProjectionLayer:
     """
 
     proj_type = ""
+    exact = False
 
     def __init__(
         self,
@@ -103,7 +107,7 @@ class BaseProjectionLayer:
         entropy_first: bool = False,
         do_regression: bool = False,
         regression_iters: int = 1000,
-        lr_regression: float = 3e-4,
+        regression_lr: float = 3e-4,
         dtype: torch.dtype | None = None,
         cpu: bool = True,
         **unknown: Any,
@@ -112,6 +116,8 @@ class BaseProjectionLayer:
             raise ValueError(f"{type(self).__name__} projects by {self.proj_type or 'nothing'}, not {proj_type!r}")
         if unknown.keys() - {"optimizer_type_reg", "device"}:
             raise ValueError(f"unknown arguments of a projection: {', '.join(sorted(unknown))}")
+        if not self.proj_type and entropy_schedule not in NO_SCHEDULE:
+            raise ValueError("without a projection trpl does not control the entropy; drop the entropy_schedule")
         if not scale_prec:
             raise ValueError("scale_prec=False: trpl supports only distances scaled by the old precision")
         get_entropy_schedule(entropy_schedule, total_train_steps or 1, 1)
@@ -119,12 +125,13 @@ class BaseProjectionLayer:
         self.entropy_schedule, self.action_dim, self.total_train_steps = entropy_schedule, action_dim, total_train_steps
         self.target_entropy, self.temperature = target_entropy, temperature
         self.entropy_eq, self.entropy_first = entropy_eq, entropy_first
-        self.do_regression, self.regression_iters, self.lr_regression = do_regression, regression_iters, lr_regression
+        self.do_regression, self.regression_iters, self.regression_lr = do_regression, regression_iters, regression_lr
         self.dtype = dtype
         self.initial_entropy: Tensor | float | None = None
         self._layer: Any = None
         if self.proj_type:
-            self._layer = LAYERS[self.proj_type](mean_bound, cov_bound, entropy_first=entropy_first)
+            options = {"form": "exact"} if self.exact else {}
+            self._layer = LAYERS[self.proj_type](mean_bound, cov_bound, entropy_first=entropy_first, **options)
 
     def __call__(self, policy: Any, p: MeanAndChol, q: MeanAndChol, step: int = 0, *args: Any, **kwargs: Any) -> Any:
         """Project the predicted policy `p` into the trust region around `q`; return mean and Cholesky factor."""
@@ -134,18 +141,28 @@ class BaseProjectionLayer:
         beta = self._entropy_target(policy, q, predicted.dim, step)
         constraint = {} if beta is None else {"entropy" if self.entropy_eq else "min_entropy": beta}
         projected = self._layer(predicted, old, **constraint)
-        return projected.mean, _as_matrix(projected, p[1])
+        return projected.mean, _as_matrix(policy, projected, p[1])
 
-    def get_trust_region_loss(self, policy: Any, p: MeanAndChol, proj_p: MeanAndChol) -> Tensor:
-        """Compute the weighted regression penalty; its gradient flows into `p` only."""
+    def get_trust_region_loss(
+        self, policy: Any, p: MeanAndChol, proj_p: MeanAndChol, set_variance: bool = False
+    ) -> Tensor:
+        """Compute the weighted regression penalty; its gradient flows into `p` only.
+
+        With `set_variance` the caller sets the covariance to the projected one, and only the means are pulled.
+        """
         if self._layer is None:
             return p[0].new_zeros(())
-        penalty = self._layer.penalty(self._gaussian(policy, p), self._gaussian(policy, proj_p))
+        if set_variance:
+            penalty, _ = self.trust_region_value(policy, p, (proj_p[0].detach(), proj_p[1].detach()))
+        else:
+            penalty = self._layer.penalty(self._gaussian(policy, p), self._gaussian(policy, proj_p))
         return self.trust_region_coeff * penalty.mean()
 
     def trust_region_value(self, policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
         """Compute mean and covariance part of the bounded distance, state by state."""
-        parts = DISTANCES[self.proj_type or "kl"](self._gaussian(policy, p), self._gaussian(policy, q))
+        options = {"form": "exact"} if self.exact else {}
+        distance = DISTANCES[self.proj_type or "kl"]
+        parts = distance(self._gaussian(policy, p), self._gaussian(policy, q), **options)
         return parts.mean, parts.cov.expand(parts.mean.shape)
 
     def trust_region_regression(
@@ -167,7 +184,7 @@ class BaseProjectionLayer:
             return {}
         with torch.no_grad():
             target = self(policy, copy.deepcopy(policy)(obs), q, global_steps)
-        optimizer = torch.optim.Adam(policy.parameters(), lr=self.lr_regression)
+        optimizer = torch.optim.Adam(policy.parameters(), lr=self.regression_lr)
         loss = torch.zeros(())
         for _ in range(self.regression_iters):
             for rows in torch.randperm(len(obs), device=obs.device).chunk(n_minibatches):
@@ -179,8 +196,13 @@ class BaseProjectionLayer:
         return {"regression_loss": loss.item()}
 
     @torch.no_grad()
-    def compute_metrics(self, policy: Any, p: MeanAndChol, q: MeanAndChol) -> dict[str, Tensor]:
-        """Compute the KL, the bounded distance and entropies, as means and maxima over the states."""
+    def compute_metrics(
+        self, policy: Any, p: MeanAndChol, q: MeanAndChol, step: int = 0, *args: Any, **kwargs: Any
+    ) -> dict[str, Tensor]:
+        """Compute the KL, the bounded distance and entropies, as means and maxima over the states.
+
+        The step, and what some callers give after it, change nothing.
+        """
         kl = kl_parts(self._gaussian(policy, p), self._gaussian(policy, q))
         mean, cov = self.trust_region_value(policy, p, q)
         entropies = [entropy(self._gaussian(policy, each)) for each in (p, q)]
@@ -194,7 +216,9 @@ class BaseProjectionLayer:
             "cov_constraint": cov.mean(),
             "cov_constraint_max": cov.max(),
             "entropy": entropies[0].mean(),
+            "entropy_max": entropies[0].max(),
             "entropy_diff": (entropies[1] - entropies[0]).mean(),
+            "entropy_diff_max": (entropies[1] - entropies[0]).max(),
         }
 
     def _gaussian(self, policy: Any, p: MeanAndChol) -> Gaussian[Tensor]:
@@ -203,7 +227,7 @@ class BaseProjectionLayer:
 
     def _entropy_target(self, policy: Any, q: MeanAndChol, dim: int, step: int) -> Any:
         schedule = get_entropy_schedule(self.entropy_schedule, self.total_train_steps or 0, self.action_dim or dim)
-        if self.initial_entropy is None and self.entropy_schedule not in (None, False, "", "None", "none"):
+        if self.initial_entropy is None and self.entropy_schedule not in NO_SCHEDULE:
             self.initial_entropy = float(entropy(self._gaussian(policy, q)).mean())
         return schedule(self.initial_entropy, self.target_entropy, self.temperature, step)
 
@@ -218,6 +242,20 @@ class WassersteinProjectionLayer(BaseProjectionLayer):
     """Wasserstein-2 in the paper's commuting form, scaled by the old precision."""
 
     proj_type = "w2"
+
+
+class WassersteinProjectionLayerNonCommuting(BaseProjectionLayer):
+    """Wasserstein-2 without the assumption that covariances commute, scaled by the old precision."""
+
+    proj_type = "w2"
+    exact = True
+
+
+class PAPIProjection(BaseProjectionLayer):
+    """A name for imports alone: making one raises `ValueError`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise ValueError("PAPI is no layer here; it is a method of `trpl train`")
 
 
 class FrobeniusProjectionLayer(BaseProjectionLayer):
@@ -284,13 +322,15 @@ def _gaussian(policy: Any, p: MeanAndChol) -> Gaussian[Tensor]:
     if getattr(policy, "is_diag", False):
         return DiagGaussian(mean, chol.diagonal(dim1=-2, dim2=-1))
     if getattr(policy, "is_root", False):
-        raise ValueError("the policy gives symmetric square roots (is_root); trpl takes lower Cholesky factors")
+        chol = torch.linalg.cholesky(chol @ chol.mT)
     return FullGaussian(mean, chol)
 
 
-def _as_matrix(p: Gaussian[Tensor], like: Tensor) -> Tensor:
-    """Return the Cholesky factor, with one per state."""
+def _as_matrix(policy: Any, p: Gaussian[Tensor], like: Tensor) -> Tensor:
+    """Return the Cholesky factor, or the symmetric root if that is what the policy has, with one per state."""
     chol = torch.diag_embed(p.std) if isinstance(p, DiagGaussian) else p.chol
+    if getattr(policy, "is_root", False) and not isinstance(p, DiagGaussian):
+        chol = cast("Tensor", symmetric_root(chol))
     return chol.expand(like.shape)
 
 
@@ -300,6 +340,10 @@ def _modules() -> Iterator[tuple[str, dict[str, Any]]]:
         "base_projection_layer": {"BaseProjectionLayer": BaseProjectionLayer},
         "kl_projection_layer": {"KLProjectionLayer": KLProjectionLayer},
         "w2_projection_layer": {"WassersteinProjectionLayer": WassersteinProjectionLayer},
+        "w2_projection_layer_non_com": {
+            "WassersteinProjectionLayerNonCommuting": WassersteinProjectionLayerNonCommuting
+        },
+        "papi_projection": {"PAPIProjection": PAPIProjection},
         "frob_projection_layer": {"FrobeniusProjectionLayer": FrobeniusProjectionLayer},
         "projection_factory": {"get_projection_layer": get_projection_layer},
     }
@@ -328,7 +372,7 @@ def install(*, replace: bool = False) -> None:
         raise ImportError(f"{PACKAGE} itself is installed; install(replace=True) replaces it by trpl's")
     for name, contents in _modules():
         module = ModuleType(name, f"The interface of {name}, served by trpl.")
-        module.__dict__.update(contents, __trpl__=True, __path__=[])
+        module.__dict__.update(contents, __trpl__=True, __path__=[], __file__=__file__)
         sys.modules[name] = module
         parent, _, child = name.rpartition(".")
         if parent:

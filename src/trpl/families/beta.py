@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -95,9 +96,14 @@ class BetaFamily(Vectors[Beta]):
         xp = e.xp
         total = p.alpha + p.beta
         rest = gamma_rest(e, total) - gamma_rest(e, p.alpha) - gamma_rest(e, p.beta)
-        ones = p.alpha * (xp.log(x) - xp.log(p.alpha / total)) - xp.log(x)
-        zeros = p.beta * (xp.log1p(-x) - xp.log(p.beta / total)) - xp.log1p(-x)
-        return xp.sum(ones + zeros + rest, axis=-1)
+
+        def side(shape: Vector, log_x: Vector) -> Vector:
+            inside = log_x > -math.inf
+            log_x = xp.where(inside, log_x, 0.0)
+            edge = xp.where(shape > 1.0, -math.inf, xp.where(shape < 1.0, math.inf, 0.0))  # (shape − 1) log 0
+            return shape * (log_x - xp.log(shape / total)) + xp.where(inside, -log_x, edge)
+
+        return xp.sum(side(p.alpha, xp.log(x)) + side(p.beta, xp.log1p(-x)) + rest, axis=-1)
 
 
 BETA = BetaFamily()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from trpl.engines import constants
+from trpl.engines import constants, values_of
 from trpl.errors import ConvergenceError
 from trpl.families.interpolated import Vectors
 from trpl.families.protocol import register
@@ -129,6 +129,9 @@ class CategoricalFamily(Vectors[Categorical]):
 
     def log_prob(self, e: Engine, p: Categorical, x: Array) -> PerState:
         """Return the log-probability of class x, an array of whole numbers of the batch shape."""
+        seen = values_of(x)
+        if seen is not None and not ((seen >= 0) & (seen < p.dim)).all():
+            raise ValueError(f"classes are 0 to {p.dim - 1}; the actions are {seen.min()} to {seen.max()}")
         batch = tuple(x.shape)
         logits = e.xp.broadcast_to(p.logits, (*batch, p.dim)) if batch != p.batch_shape else p.logits
         index = e.xp.astype(x, int) if x.dtype != e.xp.int64 else x  # the framework's index dtype

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trpl.families import Policy, family_of, kl, log_prob
+from trpl.families import Policy, SparseCategorical, family_of, kl, log_prob
 from trpl.integrations.distributions import split
 from trpl.types import cast
 
@@ -68,8 +68,8 @@ def read(policy: object) -> Policy:
         ValueError: If it contains no policy of a known family.
     """
     found = split(policy).policy
-    family = family_of(found)
-    return family.make([_constant(x).astype(np.float64) for x in found.arrays])
+    made = family_of(found).make([_constant(x).astype(np.float64) for x in found.arrays], found)
+    return made._replace(ids=_constant(made.ids)) if isinstance(made, SparseCategorical) else made
 
 
 def exact_kl(

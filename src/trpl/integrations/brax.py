@@ -23,6 +23,7 @@ with needs("brax"):
     from brax.training.distribution import ParametricDistribution
 
 import trpl.jax
+from trpl.entropy_schedule import within_reach
 from trpl.gaussians import DiagGaussian, kl_parts
 from trpl.methods.registry import layers
 
@@ -114,7 +115,11 @@ def _loss_through(layer: Any, host: Callable, *, weight: float, min_entropy: flo
             lambda x: jnp.swapaxes(x, 0, 1), data.extras["policy_extras"]["distribution_params"]
         )
         old = _gaussian(distribution.create_dist(stored))
-        floor = {} if min_entropy is None else {"min_entropy": min_entropy * old.dim}
+        floor = {}
+        if min_entropy is not None:
+            least = min_entropy * old.dim
+            one_bound = hasattr(layer, "bound")  # on the whole KL, which may exclude the entropy
+            floor = {"min_entropy": within_reach(least, old, layer.bound) if one_bound else least}
 
         def project(predicted: DiagGaussian[jax.Array]) -> DiagGaussian[jax.Array]:
             return layer(predicted, old, **floor)

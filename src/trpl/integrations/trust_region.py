@@ -7,6 +7,7 @@ policies and minibatches.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -82,11 +83,19 @@ class TrustRegion:
         for name, choices in (("projection", layers()), ("entropy_schedule", SCHEDULES)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
-        for name in ("mean_bound", "cov_bound"):
+        for name in ("mean_bound", "cov_bound", "regression_weight", "target_entropy", "temperature"):
+            value = getattr(self, name)
+            if isinstance(value, str | bool) or not math.isfinite(value):
+                raise ValueError(f"{name} must be a finite number, not {value!r}")
+        for name in ("mean_bound", "cov_bound", "temperature"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)!r}")
         if not self.regression_weight >= 0:
             raise ValueError(f"regression_weight must not be negative, not {self.regression_weight!r}")
+        try:
+            _ = self.layer
+        except TypeError as error:
+            raise ValueError(f"projection_kwargs do not fit projection {self.projection!r}: {error}") from None
 
     @classmethod
     def take(cls, settings: dict) -> TrustRegion:

@@ -39,7 +39,7 @@ def open_distribution(p: Given, name: str) -> Opened:
         for kind, read, close in SCALARS:
             if isinstance(base, kind) and num == 1:
                 return Opened(read(base), close)
-            if isinstance(base, kind):
+            if isinstance(base, kind) and (num, kind) != (0, d.Categorical):  # one class is no event dimension
                 word = f"Independent({type(base).__name__}(...), 1)"
                 raise ValueError(f"{name} must have one event dimension, {word}, not {num}")
         if num == 0:

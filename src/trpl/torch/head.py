@@ -130,6 +130,8 @@ def score_kept(hidden: Tensor, head: Head, ids: Tensor) -> Scores:
     vocabulary = _check(hidden, head)
     if ids.shape[:-1] != hidden.shape[:-1]:
         raise ValueError(f"ids {tuple(ids.shape)} must have the batch shape of hidden states {tuple(hidden.shape)}")
+    if not ids.shape[-1]:
+        raise ValueError("no id is kept; the sampled token is in place 0")
     _check_ids(ids, vocabulary, lowest=-1)
     _check_ids(ids[..., :1], vocabulary, lowest=0)
     _check_distinct(ids)

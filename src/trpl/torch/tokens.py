@@ -83,6 +83,8 @@ def project_tokens(
     Raises:
         ValueError: Inconsistent policies, or a bound that is not positive.
     """
+    if not bound > 0.0:
+        raise ValueError(f"the bound must be positive, not {bound!r}")
     old, constant = old.detached(), predicted.detached()
     kl = cast(Tensor, kl_of(constant, old))
     if math.isinf(bound) or not kl.numel():  # nothing to project
@@ -138,8 +140,11 @@ def trust_region_loss(
         The loss and diagnostics.
 
     Raises:
-        ValueError: Inconsistent policies, or a bound that is not positive.
+        ValueError: Inconsistent policies, a bound that is not positive, or a negative weight or clip.
     """
+    for name, value in (("regression_weight", regression_weight), ("clip", clip), ("clip_high", clip_high)):
+        if value is not None and not value >= 0.0:
+            raise ValueError(f"{name} must not be negative, not {value!r}")
     shape = predicted.log_probs.shape[:-1]
     chosen = torch.ones(shape, dtype=torch.bool, device=predicted.log_probs.device) if mask is None else mask.bool()
     if chosen.shape != shape:

@@ -40,7 +40,7 @@ class TRPL(PPO):
         self.layout = layout = layout_of(self)
         self.schedule_iterations = schedule_iterations
         shared = layout.shared
-        if self.region.controls_entropy and not schedule_iterations:
+        if self.region.controls_entropy and not (schedule_iterations and schedule_iterations > 0):
             raise ValueError(
                 "entropy_schedule needs schedule_iterations, the number of iterations it runs over: rsl_rl does not "
                 "tell the algorithm how long training will be"

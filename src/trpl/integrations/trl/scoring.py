@@ -117,7 +117,7 @@ def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
         weight,
         bias,
         scale=logit_scale(config),
-        softcap=getattr(config, "final_logit_softcapping", None),
+        softcap=getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None),
         temperature=temperature,
     )
 

@@ -31,6 +31,10 @@ class BetaHead(WithoutCovariance):
         return "Beta"
 
     @property
+    def max_entropy(self) -> float:
+        return 0.0  # uniform on (0, 1)
+
+    @property
     def layers(self) -> tuple[Ending, ...]:
         return (Ending("shape", 2 * self.action_size, GAIN),)
 

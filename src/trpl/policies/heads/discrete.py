@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,6 +30,10 @@ class CategoricalHead(WithoutCovariance):
     @property
     def words(self) -> str:
         return "Categorical" if self.shape is None else "Product of Categoricals"
+
+    @property
+    def max_entropy(self) -> float:
+        return sum(math.log(size) for size in self.sizes)
 
     @property
     def action_size(self) -> int:
@@ -89,6 +94,10 @@ class BernoulliHead(WithoutCovariance):
     @property
     def words(self) -> str:
         return "Bernoulli"
+
+    @property
+    def max_entropy(self) -> float:
+        return self.action_size * math.log(2.0)
 
     @property
     def layers(self) -> tuple[Ending, ...]:

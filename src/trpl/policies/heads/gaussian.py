@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -32,6 +33,10 @@ class GaussianHead:
     @property
     def words(self) -> str:
         return "Gaussian"
+
+    @property
+    def max_entropy(self) -> float:
+        return math.inf
 
     @property
     def gaussian(self) -> bool:

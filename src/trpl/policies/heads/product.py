@@ -32,6 +32,10 @@ class ProductHead:
         return f"Product of {', '.join(part.words for part in self.parts)}"
 
     @property
+    def max_entropy(self) -> float:
+        return sum(part.max_entropy for part in self.parts)
+
+    @property
     def action_size(self) -> int:
         return sum(part.action_size for part in self.parts)
 

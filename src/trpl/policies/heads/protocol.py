@@ -39,6 +39,11 @@ class Head(Protocol):
         ...
 
     @property
+    def max_entropy(self) -> float:
+        """The entropy of the most random policy, infinite for a Gaussian."""
+        ...
+
+    @property
     def action_size(self) -> int:
         """The number of entries of an action as rollouts keep it."""
         ...
@@ -100,6 +105,10 @@ class WithoutCovariance(ABC):
     @property
     @abstractmethod
     def words(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def max_entropy(self) -> float: ...
 
     @property
     def gaussian(self) -> bool:
