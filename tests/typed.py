@@ -44,7 +44,7 @@ def hints(function: types.FunctionType, module: types.ModuleType) -> dict[str, A
     for name, text in function.__annotations__.items():
         try:
             found[name] = eval(text, names) if isinstance(text, str) else text
-        except (NameError, TypeError):  # `Gaussian[A]`
+        except (NameError, TypeError, SyntaxError):  # `Gaussian[A]`, `*_Fields`
             found[name] = Any
     return found
 

@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     from trl.trainer.utils import add_fused_lm_head
 
     from trpl.integrations.trl import TrustRegionGRPOConfig, TrustRegionGRPOTrainer
-    from trpl.integrations.trl.scoring import head_of
+    from trpl.integrations.trl.scoring import check_head, head_of
     from trpl.integrations.trl.trainer import IDS, LOG_PROBS, OLD, token_weights
 
 pytestmark = [pytest.mark.filterwarnings("ignore:::(transformers|accelerate|trl|peft|torch)")]
@@ -304,6 +304,20 @@ def test_the_head_gives_the_models_own_logits(name):
         every = torch.arange(SIZES["vocab_size"]).expand(2, 5, -1)
         found = score_kept(hidden, head_of(network, temperature=0.7), every).policy.log_probs[..., :-1]
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_logits_that_are_computed_in_another_way_are_refused():
+    """transformers' MPT has a factor in its configuration that it does not apply."""
+    torch.manual_seed(0)
+    config = transformers.MptConfig(d_model=16, n_heads=2, n_layers=1, vocab_size=SIZES["vocab_size"], logit_scale=0.5)
+    network, ids = transformers.MptForCausalLM(config), torch.randint(2, SIZES["vocab_size"], (2, 5))
+    with pytest.raises(
+        ValueError, match=r"MptForCausalLM does not compute its logits as .* differ from its own by 50%"
+    ):
+        check_head(network, network.forward, ids)
+    assert network.training
+    network = model()
+    check_head(network, network.forward, ids)
 
 
 def test_a_head_that_peft_saves_is_the_trained_one():

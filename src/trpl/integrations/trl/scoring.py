@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -18,6 +19,10 @@ from trpl.families.sparse import SparseCategorical
 from trpl.torch.head import Head, choose_kept, score_kept
 
 MULTIPLIERS = ("logit_scale", "output_multiplier", "lm_head_multiplier")  # configs' names for a factor on the logits
+
+
+LARGEST_DIFFERENCE = 0.05
+"""Largest relative difference between two computations of the logits: ten times bfloat16's rounding."""
 
 
 class Choose(NamedTuple):
@@ -68,11 +73,15 @@ class Reader(Protocol):
 def add_kept_scores(model: PreTrainedModel, *, temperature: float, float32_head: bool = False) -> None:
     """Make `model(..., labels=labels, kept=request)` return `Scored`; every other call is unchanged."""
     unchanged = model.forward
+    unchecked = [True]
 
     @functools.wraps(type(model).forward)  # generation inspects the signature
     def forward(self: PreTrainedModel, *args: Any, kept: Choose | Score | None = None, **kwargs: Any) -> Any:
         if kept is None:
             return unchanged(*args, **kwargs)
+        if unchecked:
+            check_head(self, unchanged, kwargs["input_ids"])
+            unchecked.clear()
         labels = kwargs.pop("labels")
         kwargs.pop("fused_lm_head", None)
         states = self.base_model(*args, **kwargs, use_cache=False)
@@ -120,6 +129,34 @@ def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
         softcap=getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None),
         temperature=temperature,
     )
+
+
+@torch.no_grad()
+def check_head(model: PreTrainedModel, forward: Callable[..., Any], input_ids: Tensor) -> None:
+    """Compare the logits of `head_of` with the model's own, after two tokens; models may compute them in other ways.
+
+    Raises:
+        ValueError: They differ by more than the rounding of bfloat16.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()  # dropout would differ between the two calls
+    try:
+        tokens = input_ids[:1, -2:]
+        states = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[:, -1]
+        theirs = forward(input_ids=tokens).logits[:, -1].float()
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    head = head_of(model)
+    every = torch.arange(head.weight.shape[0], device=head.weight.device)[None]
+    ours = score_kept(states.to(head.weight), head, every).policy.log_probs[:, :-1].to(theirs)
+    ours, theirs = ours - ours.mean(), theirs - theirs.mean()
+    off = float((ours - theirs).norm() / theirs.norm().clamp_min(1e-30))
+    if not off <= LARGEST_DIFFERENCE:
+        raise ValueError(
+            f"{type(model).__name__} does not compute its logits as hidden states times output embedding, bias, scale "
+            f"and soft cap of its configuration: those differ from its own by {off:.0%}, so its tokens cannot be scored"
+        )
 
 
 def logit_scale(config: PretrainedConfig) -> float:
