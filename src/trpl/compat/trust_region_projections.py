@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import util
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from trpl import entropy_schedule as schedules
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, frobenius_parts, kl_parts, wasserstein_parts
@@ -89,7 +89,7 @@ class BaseProjectionLayer:
     """
 
     proj_type = ""
-    exact = False
+    form: ClassVar[dict[str, Any]] = {}  # further arguments of the layer and of its distance
 
     def __init__(
         self,
@@ -130,8 +130,7 @@ class BaseProjectionLayer:
         self.initial_entropy: Tensor | float | None = None
         self._layer: Any = None
         if self.proj_type:
-            options = {"form": "exact"} if self.exact else {}
-            self._layer = LAYERS[self.proj_type](mean_bound, cov_bound, entropy_first=entropy_first, **options)
+            self._layer = LAYERS[self.proj_type](mean_bound, cov_bound, entropy_first=entropy_first, **self.form)
 
     def __call__(self, policy: Any, p: MeanAndChol, q: MeanAndChol, step: int = 0, *args: Any, **kwargs: Any) -> Any:
         """Project the predicted policy `p` into the trust region around `q`; return mean and Cholesky factor."""
@@ -160,9 +159,8 @@ class BaseProjectionLayer:
 
     def trust_region_value(self, policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
         """Compute mean and covariance part of the bounded distance, state by state."""
-        options = {"form": "exact"} if self.exact else {}
         distance = DISTANCES[self.proj_type or "kl"]
-        parts = distance(self._gaussian(policy, p), self._gaussian(policy, q), **options)
+        parts = distance(self._gaussian(policy, p), self._gaussian(policy, q), **self.form)
         return parts.mean, parts.cov.expand(parts.mean.shape)
 
     def trust_region_regression(
@@ -248,7 +246,7 @@ class WassersteinProjectionLayerNonCommuting(BaseProjectionLayer):
     """Wasserstein-2 without the assumption that covariances commute, scaled by the old precision."""
 
     proj_type = "w2"
-    exact = True
+    form: ClassVar[dict[str, Any]] = {"form": "exact"}
 
 
 class PAPIProjection(BaseProjectionLayer):
