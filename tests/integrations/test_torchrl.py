@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule
+from tensordict.nn import CompositeDistribution, TensorDictModule, set_composite_lp_aggregate
 from torch import nn
 
 with warnings.catch_warnings():
@@ -24,7 +24,8 @@ with warnings.catch_warnings():
     )
     from torchrl.objectives.value import GAE
 
-from trpl import Categorical, DiagGaussian, entropy, kl, kl_parts
+from trpl import Categorical, DiagGaussian, Product, entropy, kl, kl_parts
+from trpl.integrations.distributions import project
 from trpl.integrations.torchrl import ProjectionModule, SharedScale, TRPLLoss
 from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 
@@ -243,3 +244,81 @@ def test_a_shared_covariance_is_for_gaussians():
     loss = TRPLLoss(actor, critic(), layer=JointKLProjection(0.02), shared_covariance=True)
     with pytest.raises(ValueError, match="a Gaussian is needed here, not a Categorical"):
         loss(collected(actor))
+
+
+class HybridNetwork(nn.Module):
+    """Two joints and a gripper of three positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(3, 7)
+
+    def forward(self, observation):
+        found = self.last(observation)
+        return found[..., :2], found[..., 2:4].exp(), found[..., 4:]
+
+
+def hybrid_actor(arm=IndependentNormal):
+    out = [("params", "arm", "loc"), ("params", "arm", "scale"), ("params", "gripper", "logits")]
+    return ProbabilisticActor(
+        TensorDictModule(HybridNetwork(), in_keys=["observation"], out_keys=out),
+        in_keys=["params"],
+        distribution_class=CompositeDistribution,
+        distribution_kwargs={
+            "distribution_map": {"arm": arm, "gripper": torch.distributions.Categorical},
+            "name_map": {"arm": ("action", "arm"), "gripper": ("action", "gripper")},
+        },
+        return_log_prob=True,
+    )
+
+
+@pytest.mark.parametrize("aggregate", [False, True], ids=["a log-density per part", "their sum"])
+def test_hybrid_actions_of_a_composite_distribution(aggregate):
+    torch.manual_seed(0)
+    with set_composite_lp_aggregate(aggregate):
+        actor, value = hybrid_actor(), critic()
+        data = collected(actor)
+        stored = data["params"].clone()
+        move(actor)
+        loss = TRPLLoss(actor, value, layer=JointKLProjection(0.05), regression_weight=2.0)
+        found = loss(data)
+    assert all((data["params"][key] == stored[key]).all() for key in stored.keys(True, True)), "the old policy moved"
+
+    mean, std, logits = actor[0].module(data["observation"])
+    predicted = Product((DiagGaussian(mean, std), Categorical(logits)))
+    old = Product(
+        (DiagGaussian(*(stored["arm", key] for key in ("loc", "scale"))), Categorical(stored["gripper", "logits"]))
+    )
+    layer = JointKLProjection(0.05)
+    projected = layer(predicted, old)
+    assert float(kl(projected, old).detach().max()) == pytest.approx(0.05, rel=1e-4)
+
+    def density(p):  # PyTorch's own
+        arm, gripper = p.parts
+        normal = torch.distributions.Normal(arm.mean, arm.std).log_prob(data["action", "arm"]).sum(-1)
+        return normal + torch.distributions.Categorical(logits=gripper.logits).log_prob(data["action", "gripper"])
+
+    advantage = data["advantage"].squeeze(-1)
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    ratio = (density(projected) - density(old)).exp()
+    torch.testing.assert_close(found["loss_objective"], -(ratio * advantage).mean(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found["loss_penalty"], 2.0 * layer.penalty(predicted, projected).mean())
+    (found["loss_objective"] + found["loss_penalty"]).backward()
+    assert all(torch.isfinite(p.grad).all() and (p.grad != 0).any() for p in actor.parameters() if p.grad is not None)
+
+
+def test_a_composite_distribution_comes_back_as_one():
+    """Also with a squashed part: a bijection leaves the KL as it is."""
+    torch.manual_seed(0)
+    actor = hybrid_actor(arm=TanhNormal)
+    data = collected(actor)
+    old = actor.build_dist_from_params(data.clone())
+    move(actor)
+    predicted = actor.get_dist(data.select("observation"))
+    projected = project(JointKLProjection(0.05), predicted, old)
+    assert type(projected) is CompositeDistribution
+    assert {key: type(part) for key, part in projected.dists.items()} == {
+        ("action", "arm"): torch.distributions.TransformedDistribution,
+        ("action", "gripper"): torch.distributions.Categorical,
+    }
+    assert projected.sample()["action", "arm"].shape == (64, 2)

@@ -11,20 +11,24 @@ the base policy.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from trpl.families import Bernoulli, Beta, Categorical, Policy, is_policy
+from trpl.families import Bernoulli, Beta, Categorical, Policy, Product, is_policy
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
 from trpl.types import A_co, Generic
 
 
 class Split(NamedTuple, Generic[A_co]):
-    """The policy inside a distribution, a function that replaces it, and the types of bijections around it."""
+    """The policy inside a distribution, a function that replaces it, and the types of bijections around it.
+
+    `parts` are those of a composite distribution, by the keys of their actions.
+    """
 
     policy: Policy[A_co]
     rebuild: Callable[[Policy], Any]
     bijections: tuple[type, ...]
+    parts: Mapping[Any, Split[A_co]] = {}
 
     @property
     def gaussian(self) -> Gaussian[A_co]:
@@ -91,7 +95,7 @@ def split(p: Any) -> Split:
         return Split(p, lambda policy: policy, ())
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(p, torch.distributions.Distribution):
-        return _split_torch(p, torch.distributions)
+        return _split_composite(p) if hasattr(p, "dists") else _split_torch(p, torch.distributions)
     parameters = getattr(p, "parameters", None)
     if isinstance(parameters, dict) and hasattr(p, "copy"):  # TensorFlow Probability
         if parameters.get("scale_diag") is not None:
@@ -132,6 +136,20 @@ def _split_torch(p: Any, distributions: Any) -> Split:
             (*inner.bijections, *map(type, transforms)),
         )
     return Split(*open_distribution(p, "the distribution"), ())
+
+
+def _split_composite(p: Any) -> Split:
+    """Split tensordict's `CompositeDistribution`, which has a distribution for each key of an action."""
+    parts = {key: split(part) for key, part in p.dists.items()}
+
+    def rebuild(policy: Policy) -> Any:
+        assert isinstance(policy, Product)
+        shape = sys.modules["tensordict"].TensorDict({}, p.batch_shape)
+        dists = {key: part.rebuild(own) for (key, part), own in zip(parts.items(), policy.parts, strict=True)}
+        return type(p).from_distributions(shape, dists, log_prob_key=p.log_prob_key, entropy_key=p.entropy_key)
+
+    bijections = tuple(kind for part in parts.values() for kind in part.bijections)
+    return Split(Product(tuple(part.policy for part in parts.values())), rebuild, bijections, parts)
 
 
 def _split_wrapper(p: Any) -> Split:

@@ -23,7 +23,7 @@ with needs("torchrl"):
     from torchrl.objectives.utils import ValueEstimators
     from torchrl.objectives.value import GAE
 
-from trpl.families import Categorical, Policy, entropy, kl, log_prob
+from trpl.families import Categorical, Policy, Product, entropy, kl, log_prob
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
 from trpl.integrations.distributions import Split, split
 from trpl.losses import normalised, surrogate
@@ -88,8 +88,8 @@ class TRPLLoss(LossModule):
     Args:
         actor_network: A `ProbabilisticActor` over an Independent Normal, a MultivariateNormal or one of these squashed,
             or, for a layer with one bound on the whole KL, over a Categorical (one-hot or masked or not), an
-            Independent Categorical, Bernoulli or Beta. The tensordict must contain the parameters of its distribution
-            at collection, which the collector stores.
+            Independent Categorical, Bernoulli or Beta, or a CompositeDistribution of any of these. The tensordict must
+            contain the parameters of its distribution at collection, which the collector stores.
         critic_network: The value function.
         layer: A layer of `trpl.torch`.
         regression_weight: α, weight of the penalty.
@@ -103,8 +103,8 @@ class TRPLLoss(LossModule):
         advantage: NestedKey = "advantage"
         value_target: NestedKey = "value_target"
         value: NestedKey = "state_value"
-        sample_log_prob: NestedKey = "action_log_prob"
-        action: NestedKey = "action"
+        sample_log_prob: NestedKey | list[NestedKey] = "action_log_prob"
+        action: NestedKey | list[NestedKey] = "action"
         reward: NestedKey = "reward"
         done: NestedKey = "done"
         terminated: NestedKey = "terminated"
@@ -137,13 +137,17 @@ class TRPLLoss(LossModule):
         self.normalize_advantage = normalize_advantage
         self.min_entropy: float | None = None
         self.entropy: float | None = None
-        self.set_keys(sample_log_prob=actor_network.log_prob_keys[0], action=actor_network.dist_sample_keys[0])
+        log_probs, actions = (
+            keys[0] if len(keys) == 1 else list(keys)  # several for a composite distribution
+            for keys in (actor_network.log_prob_keys, actor_network.dist_sample_keys)
+        )
+        self.set_keys(sample_log_prob=log_probs, action=actions)
         self.out_keys = ["loss_objective", "loss_penalty", "loss_critic", "kl", "entropy"]
 
     def _set_in_keys(self) -> None:
         keys = self.tensor_keys
         actor, critic = self.actor_network, self.critic_network
-        read = [keys.action, keys.sample_log_prob, keys.advantage, keys.value_target]
+        read = [*_listed(keys.action), *_listed(keys.sample_log_prob), keys.advantage, keys.value_target]
         self.in_keys = list(dict.fromkeys([*actor.in_keys, *actor[-1].in_keys, *critic.in_keys, *read]))  # type: ignore[assignment]
 
     def _forward_value_estimator_keys(self, **kwargs: Any) -> None:
@@ -183,7 +187,8 @@ class TRPLLoss(LossModule):
         keys = self.tensor_keys
         predicted, old = self._policies(tensordict)
         projected = self._project(predicted.policy, old)
-        log_ratio = _log_prob(predicted, projected, tensordict.get(keys.action)) - tensordict.get(keys.sample_log_prob)
+        before = sum(tensordict.get(key) for key in _listed(keys.sample_log_prob))
+        log_ratio = _log_prob(predicted, projected, [tensordict.get(key) for key in _listed(keys.action)]) - before
         advantage = tensordict.get(keys.advantage).squeeze(-1)
         advantage = normalised(advantage, unbiased=True) if self.normalize_advantage else advantage
         penalty = self.layer.penalty(predicted.policy, projected).mean()  # type: ignore[operator]
@@ -228,7 +233,8 @@ class TRPLLoss(LossModule):
         """Return the network's policy, and the one that collected the data."""
         old = _split(self.actor_network.build_dist_from_params(tensordict))
         with self.actor_network_params.to_module(self.actor_network):
-            predicted = _split(self.actor_network.get_dist(tensordict.select(*self.actor_network.in_keys)))
+            seen = tensordict.select(*self.actor_network.in_keys).copy()  # the network writes its parameters there
+            predicted = _split(self.actor_network.get_dist(seen))
         if not self.shared_covariance:
             return predicted, old.policy
         return predicted._replace(policy=_with_one_scale(predicted.gaussian)), _with_one_scale(old.gaussian)
@@ -237,8 +243,20 @@ class TRPLLoss(LossModule):
         return self.layer(predicted, old, min_entropy=self.min_entropy, entropy=self.entropy)
 
 
-def _log_prob(predicted: Split[Tensor], projected: Policy[Tensor], action: Tensor) -> Tensor:
-    """Compute the log-density of actions, squashed or not; of classes as whole numbers or one-hot."""
+def _listed(keys: NestedKey | list[NestedKey]) -> list[NestedKey]:
+    return keys if isinstance(keys, list) else [keys]
+
+
+def _log_prob(predicted: Split[Tensor], projected: Policy[Tensor], actions: Sequence[Tensor]) -> Tensor:
+    """Compute the log-density of actions, squashed or not; of classes as whole numbers or one-hot.
+
+    A composite distribution has an action for each part, and the log-densities add up.
+    """
+    if predicted.parts:
+        assert isinstance(projected, Product)
+        every = zip(predicted.parts.values(), projected.parts, actions, strict=True)
+        return torch.stack([_log_prob(part, own, [action]) for part, own, action in every]).sum(0)
+    (action,) = actions
     if isinstance(projected, DiagGaussian | FullGaussian):
         return predicted.rebuild(projected).log_prob(action)
     if isinstance(projected, Categorical) and action.shape == projected.logits.shape:
