@@ -48,6 +48,22 @@ def test_classes_hold_the_bound(tmp_path):
     assert "std_mean" not in table
 
 
+def test_classes_keep_their_entropy(tmp_path):
+    """In the first epoch the network's own entropy is below the target."""
+    settings = {"bound": 0.02, "target_entropy": 0.3, "learning_rate": 0.05, "policy_epochs": 4, "total_steps": 64}
+    table = trpl.load(train(tiny.config("kl-e", "CartPole-v1", **settings), tmp_path, progress=False).folder).table()
+    assert table["entropy"][0] < table["entropy_target"][0]
+    assert (table["projected_entropy"] >= table["entropy_target"] - 1e-6).all()
+    assert table["after_mean_max"].max() <= 0.02 * (1 + 1e-4)
+
+
+def test_trpo_steps_to_its_bound_with_classes(tmp_path):
+    config = tiny.config("trpo", "CartPole-v1", bound=0.02, total_steps=64)
+    table = trpl.load(train(config, tmp_path, progress=False).folder).table()
+    assert (table["kl"] <= 0.02).all()
+    assert (table["kl"] > 0.004).all()  # a rejected step leaves 0
+
+
 def test_a_resumed_run_has_the_same_bits(tmp_path):
     config = tiny.config("ppo-m", "CartPole-v1", num_envs=2, total_steps=32 * 4, checkpoint_every=1)
     whole = train(config, tmp_path / "whole", progress=False)
