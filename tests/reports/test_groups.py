@@ -68,7 +68,7 @@ def test_the_releases_switches_tell_apart_by_one_word(tmp_path):
     switches = dict.fromkeys(("released_variance", "released_evaluation"), True) | {"released_penalty": None}
     configs = [run_config("kl", "Ant-v4", 0, 4, **given) for given in ({}, switches)]
     groups = group_runs(runs_of(tmp_path, *configs), by=("as_released",))
-    assert [group.name for group in groups] == ["KL (as_released=False)", "KL (as_released=True)"]
+    assert [group.name for group in groups] == ["KL", "KL (as released)"]
 
 
 def test_the_same_seed_twice_is_refused(tmp_path):

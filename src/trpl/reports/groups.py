@@ -32,9 +32,9 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The method's label, with its variant."""
+        """The method's label, with its variant; a switch is named where it is on."""
         name = method_label(self.method)
-        variant = ", ".join(f"{key}={'none' if value in ('', None) else value}" for key, value in self.variant)
+        variant = ", ".join(filter(None, (_words(key, value) for key, value in self.variant)))
         return f"{name} ({variant})" if variant else name
 
     @property
@@ -44,6 +44,12 @@ class Group:
     @property
     def config(self) -> dict[str, Any]:
         return self.runs[0].config
+
+
+def _words(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return key.replace("_", " ") if value else ""
+    return f"{key}={'none' if value in ('', None) else value}"
 
 
 def method_label(method: str) -> str:
