@@ -378,30 +378,136 @@ def free_port():
         return found.getsockname()[1]
 
 
-def one_of_two(rank, port, queue):
-    """One process of two, as the runner sets them up, but with a backend that needs no GPU."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+class Named(str):
+    """The device "cpu", which the runner's check accepts as the GPU of its rank."""
+
+    __hash__ = str.__hash__
+
+    def __ne__(self, other):
+        return not other.startswith("cuda:") and str.__ne__(self, other)
+
+
+def weights(alg):
+    networks = [alg.actor, alg.critic] if HAS_MODELS else [alg.policy]
+    return [{name: x.detach().clone() for name, x in network.state_dict().items()} for network in networks]
+
+
+def rollout_of(alg):
+    """Everything the storage holds for each step and environment, by name."""
+    found = {name: x for name, x in vars(alg.storage).items() if isinstance(x, torch.Tensor | tuple | TensorDict)}
+    found = {name: x for name, x in found.items() if not isinstance(x, tuple) or isinstance(x[0], torch.Tensor)}
+    return copy.deepcopy({name: dict(x) if isinstance(x, TensorDict) else x for name, x in found.items()})
+
+
+def joined(first, second):
+    if isinstance(first, dict):
+        both = {name: joined(x, second[name]) for name, x in first.items()}
+        return TensorDict(both, both["policy"].shape[:2])
+    if isinstance(first, tuple):
+        return tuple(map(joined, first, second))
+    return torch.cat([first, second], 1)
+
+
+def watch_update(alg, before=lambda: None):
+    """Record weights and rollout of each update; `before` is called first."""
+    seen, update = [], alg.update
+
+    def watched():
+        before()
+        seen.append({"before": weights(alg), "rollout": rollout_of(alg)})
+        update()
+        seen[-1] |= {"after": weights(alg), "learning_rate": alg.learning_rate}
+
+    alg.update = lambda: watched() or {}
+    return seen
+
+
+JOINTLY = {"num_mini_batches": 1, "learning_rate": 3e-3}
+"""One minibatch, so that its mean loss is the mean of the two processes' losses."""
+SCHEDULED = {"entropy_schedule": "linear", "target_entropy": 0.5, "entropy_equality": True, "schedule_iterations": 4}
+CASES = {
+    "PPO": {"class_name": "PPO"} | JOINTLY,
+    "shared": {"cov_bound": 1e-4} | JOINTLY,
+    "per state": {"std": "state", "std_type": "log"} | JOINTLY,
+    "adaptive": {"schedule": "adaptive", "desired_kl": 0.01} | JOINTLY,
+    "scheduled": {"std": "state", "std_type": "log"} | SCHEDULED | JOINTLY,
+    "minibatches": {"schedule": "adaptive"},
+}
+
+
+def one_of_two(rank, port, folder):
+    """One process of two: rsl_rl's own runner as torchrun starts it, with a backend and a device that need no GPU."""
+    names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 2, "RANK": rank, "LOCAL_RANK": rank}
+    os.environ |= {name: str(value) for name, value in names.items()}
     torch.set_num_threads(1)
-    run = runner(seed=rank, schedule="adaptive")
-    alg = run.alg
-    alg.is_multi_gpu, alg.gpu_world_size, alg.gpu_global_rank = True, 2, rank
-    alg.broadcast_parameters()
-    run.learn(2)
-    weights = torch.cat([value.flatten() for value in network(alg).state_dict().values()])
-    queue.put((rank, weights.numpy(), alg.learning_rate))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    torch.distributed.init_process_group = lambda backend, **ranks: None  # by the runner of each case
+    torch.cuda.set_device = lambda device: None
+    found = {}
+    for name, options in CASES.items():
+        torch.manual_seed(rank)
+        log_dir = None if HAS_MODELS else tempfile.mkdtemp()
+        run = OnPolicyRunner(Reach(16, seed=rank), configuration(**options), log_dir=log_dir, device=Named("cpu"))
+        with torch.no_grad():
+            for x in run.alg.optimizer.param_groups[0]["params"]:
+                x += 0.1 * torch.randn_like(x)  # standard deviations per state start equal in all states
+        own, seen = weights(run.alg), watch_update(run.alg)
+        run.learn(2)
+        found[name] = {"own": own, "seen": seen, "multi_gpu": run.alg.is_multi_gpu}
+    torch.save(found, f"{folder}/{rank}.pt")
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """What each of two processes saw, in every case."""
+    folder = tmp_path_factory.mktemp("two")
+    torch.multiprocessing.spawn(one_of_two, args=(free_port(), str(folder)), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def distance(first, second):
+    """The largest difference of two weights."""
+    return max((x[name] - y[name]).abs().max().item() for x, y in zip(first, second, strict=True) for name in x)
+
+
 @pytest.mark.slow
-def test_processes_stay_together():
-    context = torch.multiprocessing.get_context("spawn")
-    queue, port = context.Queue(), free_port()
-    processes = [context.Process(target=one_of_two, args=(rank, port, queue)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    found = sorted((queue.get(timeout=120) for _ in processes), key=lambda each: each[0])
-    for process in processes:
-        process.join()
-    assert np.array_equal(found[0][1], found[1][1])
-    assert found[0][2] == found[1][2]
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_stay_together(case, two_processes):
+    """The first process's weights are broadcast at the start; after an update weights and learning rate are equal."""
+    first, second = (found[case] for found in two_processes)
+    assert first["multi_gpu"]
+    assert second["multi_gpu"]
+    assert distance(first["own"], second["own"]) > 0.01
+    assert distance(first["own"], first["seen"][0]["before"]) == 0.0
+    for one, other in zip(first["seen"], second["seen"], strict=True):
+        assert not torch.equal(one["rollout"]["actions"], other["rollout"]["actions"])
+        assert distance(one["before"], other["before"]) == distance(one["after"], other["after"]) == 0.0
+        assert one["learning_rate"] == other["learning_rate"]
+        assert distance(one["before"], one["after"]) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case, options in CASES.items() if JOINTLY.items() <= options.items()])
+def test_two_processes_update_as_one_with_both_rollouts(case, two_processes):
+    """The mean of two gradients is the gradient of the mean: one process with both rollouts ends at the same weights.
+
+    PPO shows that the comparison holds for rsl_rl's own reduction. With one rollout alone weights end 0.01 away.
+    """
+    first, second = (found[case]["seen"][0] for found in two_processes)
+    torch.manual_seed(5)
+    run = stock_runner(Reach(32), configuration(**CASES[case]))
+
+    def both():
+        networks = [run.alg.actor, run.alg.critic] if HAS_MODELS else [run.alg.policy]
+        for network, values in zip(networks, first["before"], strict=True):
+            network.load_state_dict(values)
+        for name, x in first["rollout"].items():
+            setattr(run.alg.storage, name, joined(x, second["rollout"][name]))
+
+    seen = watch_update(run.alg, both)
+    run.learn(1)
+    (alone,) = seen
+    assert distance(first["after"], alone["after"]) < 1e-6
+    assert first["learning_rate"] == alone["learning_rate"]

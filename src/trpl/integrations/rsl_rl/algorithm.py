@@ -139,9 +139,16 @@ class TRPL(PPO):
         kept = self.optimizer.param_groups[0]
         old = self.layout.policy_value(next(self.layout.minibatches(1)).old_distribution_params)
         if INITIAL_ENTROPY not in kept:
-            kept[INITIAL_ENTROPY] = float(entropy(old).mean())
+            kept[INITIAL_ENTROPY] = float(self._over_processes(entropy(old).mean()))
         progress = self._updates / self.schedule_iterations  # type: ignore[operator]
         return self.region.constraint(initial=kept[INITIAL_ENTROPY], progress=progress, dim=old.arrays[0].shape[-1])
+
+    def _over_processes(self, mean: Tensor) -> Tensor:
+        """Average a mean over the processes of a training on several GPUs."""
+        if self.is_multi_gpu:
+            torch.distributed.all_reduce(mean)
+            mean /= self.gpu_world_size
+        return mean
 
     def _step(self, loss: Tensor, rnd_loss: Tensor | None) -> None:
         """Do one step of all optimisers; average gradients over processes and clip them as PPO does."""
@@ -185,10 +192,7 @@ class TRPL(PPO):
     @torch.no_grad()
     def _adapt_learning_rate(self, predicted: Policy[Tensor], old: Policy[Tensor]) -> None:
         """Apply PPO's rule: towards the desired mean KL, in factors of 1.5 between 1e-5 and 1e-2."""
-        mean = kl(predicted, old).mean()
-        if self.is_multi_gpu:
-            torch.distributed.all_reduce(mean)
-            mean /= self.gpu_world_size
+        mean = self._over_processes(kl(predicted, old).mean())
         if mean > 2.0 * self.desired_kl:
             self.learning_rate = max(1e-5, self.learning_rate / 1.5)
         elif 0.0 < mean < 0.5 * self.desired_kl:
