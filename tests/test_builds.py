@@ -57,7 +57,7 @@ def run_folder(tmp_path_factory):
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel, tree):
-    """Every file of src/trpl, presets, assets and the marker of types among them; the licence; no tests."""
+    """Every file of src/trpl, with presets, assets and the marker of types; a path file; the licence; no tests."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         info = f"trpl-{trpl.__version__}.dist-info"
@@ -67,7 +67,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel, tree):
     source = tree / "src"
     files = {p.relative_to(source).as_posix() for p in (source / "trpl").rglob("*") if p.is_file()}
     files = {name for name in files if "__pycache__" not in name}
-    assert {name for name in names if not name.startswith(info)} == files
+    assert {name for name in names if not name.startswith(info)} == {*files, "zz_trpl_rl_zoo3.pth"}
     assert {
         "trpl/py.typed",
         "trpl/presets/tables.py",

@@ -1,9 +1,14 @@
 """rl_zoo3 with TRPL: its own commands, and hyperparameters that TRPL takes."""
 
+import argparse
+import contextlib
 import inspect
+import os
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -13,6 +18,7 @@ import pytest
 
 pytest.importorskip("rl_zoo3", reason="rl_zoo3 is not installed: pip install trpl[rl-zoo3]")
 
+from installing import build
 from trpl.integrations import rl_zoo3 as zoo
 from trpl.integrations.sb3 import TRPL
 from trpl.presets import preset
@@ -29,7 +35,8 @@ def test_the_seam():
     import rl_zoo3.train
 
     assert isinstance(rl_zoo3.ALGOS, dict)
-    assert "--conf-file" in inspect.getsource(rl_zoo3.train)
+    assert "import custom_envs" in inspect.getsource(rl_zoo3.import_envs)
+    assert "hyperparams/{self.algo}.yml" in inspect.getsource(rl_zoo3.exp_manager.ExperimentManager)
     of_the_host = (Path(rl_zoo3.__file__).parent / "cli.py").read_text()
     for command, module in zoo.COMMANDS.items():
         assert f'"{command}": {command}' in of_the_host, f"rl_zoo3 {version} has another list of commands"
@@ -75,18 +82,26 @@ def test_they_are_the_presets(task):
 
 
 @pytest.mark.parametrize(
-    ("argv", "added"),
+    ("algo", "config", "own"),
     [
-        (["train", "--algo", "trpl", "--env", "A-v0"], True),
-        (["train", "--algo=trpl"], True),
-        (["train", "--algo", "ppo", "-f", "trpl"], False),
-        (["train", "--algo", "trpl", "-conf", "mine.yml"], False),
-        (["train", "--algo", "trpl", "--conf-file=mine.yml"], False),
-        (["enjoy", "--algo", "trpl"], False),
+        ("trpl", None, True),
+        ("trpl", "mine.yml", False),
+        ("trpl", "/none/hyperparams/ppo.yml", False),
+        ("ppo", None, False),
     ],
 )
-def test_when_the_hyperparameters_are_named(argv, added):
-    assert (zoo.with_hyperparameters(argv) != argv) is added
+def test_which_hyperparameters_are_read(algo, config, own, tmp_path, monkeypatch):
+    """trpl's, unless a file is named or rl_zoo3 brings one of its own; called twice, `register` wraps once."""
+    from rl_zoo3.exp_manager import ExperimentManager
+
+    monkeypatch.chdir(tmp_path)
+    zoo.register()
+    zoo.register()
+    assert not hasattr(ExperimentManager.read_hyperparameters.__wrapped__, "__wrapped__")
+    manager = ExperimentManager(argparse.Namespace(), algo, "Pendulum-v1", "logs", config=config)
+    with contextlib.suppress(FileNotFoundError):
+        manager.read_hyperparameters()
+    assert (manager.config == str(zoo.HYPERPARAMETERS)) is own
 
 
 def test_actions_reach_the_environment_as_they_are():
@@ -108,12 +123,63 @@ def test_its_command_trains(tmp_path):
     assert TRPL.load(saved / "Pendulum-v1.zip").cov_bound == 3e-3
 
 
-@pytest.mark.slow
-def test_rl_zoo3s_own_command_with_a_module_of_the_users(tmp_path):
-    """rl_zoo3 imports `custom_envs` before it reads its options, and takes hyperparameters from a module."""
-    (tmp_path / "custom_envs.py").write_text("from trpl.integrations.rl_zoo3 import register\n\nregister()\n")
-    command = [sys.executable, "-W", "ignore", "-m", "rl_zoo3.train", "--algo", "trpl", "--env", "Pendulum-v1"]
-    command += ["--conf-file", "trpl.integrations.rl_zoo3", "-n", "1024", "--eval-freq", "-1", "--seed", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """The Python of an environment in which trpl's wheel is installed, beside what this one finds."""
+    folder = tmp_path_factory.mktemp("installed")
+    (wheel,) = build(folder / "wheel", "--wheel", source=ROOT)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
+    (site,) = (folder / "venv").glob("lib/python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    others = [str(Path(zoo.rl_zoo3.__file__).parents[1]), sysconfig.get_path("purelib")]
+    (site / "others.pth").write_text("\n".join(others))
+    return str(folder / "venv" / "bin" / "python")
+
+
+def run(python, folder, *words):
+    variables = {name: x for name, x in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, "-W", "ignore", *words], capture_output=True, text=True, timeout=300, cwd=folder, env=variables
+    )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+TRAIN = ["-m", "rl_zoo3.train", "--algo", "trpl", "--env", "Pendulum-v1", "-n", "1024", "--eval-freq", "-1"]
+
+
+@pytest.mark.slow
+def test_rl_zoo3s_own_commands(python, tmp_path):
+    """From any folder, with nothing but the wheel: TRPL is known, with its hyperparameters, and `enjoy` plays it."""
+    said = run(python, tmp_path, *TRAIN, "--seed", "0")
+    assert "Loading hyperparameters from" in said
+    assert str(Path("trpl", "integrations", "rl_zoo3.yml")) in said
     assert TRPL.load(tmp_path / "logs" / "trpl" / "Pendulum-v1_1" / "Pendulum-v1.zip").cov_bound == 3e-3
+    play = ["-m", "rl_zoo3.enjoy", "--algo", "trpl", "--env", "Pendulum-v1", "-f", "logs", "--no-render", "-n", "200"]
+    assert "Mean reward" in run(python, tmp_path, *play)
+
+
+@pytest.mark.slow
+def test_a_module_of_the_users_comes_first(python, tmp_path):
+    (tmp_path / "custom_envs.py").write_text(
+        "from trpl.integrations.rl_zoo3 import register\n\nregister()\nprint('mine')\n"
+    )
+    said = run(python, tmp_path, *TRAIN)
+    assert "mine" in said
+    assert str(Path("trpl", "integrations", "rl_zoo3.yml")) in said
+
+
+@pytest.mark.slow
+def test_a_folder_of_the_users_stays_importable(python, tmp_path):
+    """A namespace package is found after every module of its name, so ours must hand on to it."""
+    (tmp_path / "custom_envs").mkdir()
+    (tmp_path / "custom_envs" / "maze.py").write_text("print('maze')")
+    assert run(python, tmp_path, "-c", "import custom_envs.maze") == "maze\n"
+
+
+@pytest.mark.slow
+def test_what_others_pay(python, tmp_path):
+    """Without rl_zoo3 the module does nothing, and nothing of trpl is imported at the start."""
+    code = "import sys; print(sorted(name for name in sys.modules if 'trpl' in name)); import custom_envs; "
+    code += "print('torch' in sys.modules, 'trpl' in sys.modules)"
+    assert run(python, tmp_path, "-c", code) == "[]\nFalse False\n"

@@ -1,19 +1,20 @@
 """rl_zoo3: `TRPL` among its algorithms, with hyperparameters of its own.
 
-    python -m trpl.integrations.rl_zoo3 train --algo trpl --env Pendulum-v1
-    python -m trpl.integrations.rl_zoo3 enjoy --algo trpl --env Pendulum-v1 --folder logs
+    python -m rl_zoo3.train --algo trpl --env Pendulum-v1
+    python -m rl_zoo3.enjoy --algo trpl --env Pendulum-v1 --folder logs
 
-rl_zoo3 checks the name of an algorithm before it imports what an option names, so its own `python -m rl_zoo3.train`
-knows TRPL only in a process that has called `register`. A module `custom_envs`, if there is one, is imported before
-that check and may call it. `--conf-file trpl.integrations.rl_zoo3` then names the hyperparameters.
+rl_zoo3 has no registry of plugins. Before it checks the name of an algorithm it imports a module `custom_envs`, if
+there is one. The one that comes with trpl (`rl_zoo3_plugin`) calls `register`; a `custom_envs` of your own comes first,
+and must call it itself. `python -m trpl.integrations.rl_zoo3 train` does not depend on either.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-import itertools
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -59,8 +60,25 @@ class Unclipped(gymnasium.ActionWrapper):
 
 
 def register() -> None:
-    """Add TRPL to rl_zoo3's algorithms."""
+    """Add TRPL to rl_zoo3's algorithms, with trpl's hyperparameters where no file of others is named."""
     rl_zoo3.ALGOS[NAME] = TRPL
+    module = importlib.import_module("rl_zoo3.exp_manager")
+    manager = getattr(module, "ExperimentManager", None)  # None: called while that module is being imported
+    if manager is not None and not hasattr(manager.read_hyperparameters, "__wrapped__"):
+        manager.read_hyperparameters = _with_own_file(manager.read_hyperparameters)
+
+
+def _with_own_file(read: Any) -> Any:
+    """Let rl_zoo3 read trpl's file in the place of `hyperparams/trpl.yml` in its own folder, which is not there."""
+
+    @functools.wraps(read)
+    def read_hyperparameters(self: Any) -> Any:
+        missing = Path(self.config).parts[-2:] == ("hyperparams", f"{NAME}.yml") and not Path(self.config).exists()
+        if self.algo == NAME and missing:
+            self.config = str(HYPERPARAMETERS)
+        return read(self)
+
+    return read_hyperparameters
 
 
 def main(argv: list[str]) -> None:
@@ -73,21 +91,13 @@ def main(argv: list[str]) -> None:
     if not argv or argv[0] not in COMMANDS:
         raise SystemExit(f"name one of rl_zoo3's commands first: {', '.join(COMMANDS)}")
     register()
-    command, *options = with_hyperparameters(argv)
+    command, *options = argv
     sys.argv = [f"trpl.integrations.rl_zoo3 {command}", *options]
     try:
         module = importlib.import_module(COMMANDS[command])
     except ModuleNotFoundError as error:
         raise SystemExit(f'{command} needs the package {error.name!r}: pip install "rl-zoo3[plots]"') from error
     getattr(module, command)()
-
-
-def with_hyperparameters(argv: list[str]) -> list[str]:
-    """Add the file of hyperparameters if TRPL is to be trained and no other file is named."""
-    words = [part for word in argv for part in word.split("=", 1)]
-    named = {"-conf", "--conf-file"} & set(words)
-    trains = argv[:1] == ["train"] and ("--algo", NAME) in itertools.pairwise(words)
-    return [*argv, "--conf-file", str(HYPERPARAMETERS)] if trains and not named else argv
 
 
 if __name__ == "__main__":
