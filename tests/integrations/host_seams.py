@@ -125,15 +125,20 @@ class TorchHost(Host):
         with mock.patch.object(TrustRegion, "terms", terms):
             self.train(settings, table, lambda: table.hold(predicted))
         ((seen, *others),) = found
-        order = torch.cdist(torch.as_tensor(old.mean).float(), others[0].mean).argmin(1)  # hosts shuffle
-        gradient = DiagGaussian(seen.mean.grad, seen.std.grad)
+        return in_given_order(old, seen, *others)
 
-        def in_order(x):
-            if isinstance(x, DiagGaussian):
-                return DiagGaussian(*map(in_order, x))
-            return x.detach()[order].numpy()
 
-        return Seen(*map(in_order, (seen, *others, gradient)))
+def in_given_order(given, predicted, old, *others) -> Seen:
+    """What was seen, and the gradient of the predicted policy, in the order of the given rows: hosts shuffle."""
+    order = torch.cdist(torch.as_tensor(given.mean).float(), old.mean).argmin(1)
+    gradient = DiagGaussian(predicted.mean.grad, predicted.std.grad)
+
+    def in_order(x):
+        if isinstance(x, DiagGaussian):
+            return DiagGaussian(*map(in_order, x))
+        return x.detach()[order].numpy()
+
+    return Seen(*map(in_order, (predicted, old, *others, gradient)))
 
 
 class RslRl(TorchHost):
@@ -230,6 +235,53 @@ class RlGames(TorchHost):
             agent.train()
 
 
+class StableBaselines3(Host):
+    name = "stable_baselines3"
+
+    def update(self, settings, predicted, old):
+        """One step in each row; without hidden layers the policy's latent values are the numbers of the rows."""
+        from stable_baselines3.common.vec_env import DummyVecEnv
+
+        from trpl.integrations.sb3 import TRPL
+        from trpl.integrations.sb3.policies import GaussianDistribution, MlpPolicy
+
+        torch.manual_seed(0)
+        table, size, projections, batches = Table(old), len(old.mean), [], []
+        unchanged = TrustRegion.project
+
+        class Looked(MlpPolicy):
+            def _get_action_dist_from_latent(self, latent_pi):
+                return GaussianDistribution(DiagGaussian(*table(latent_pi)))
+
+        class Watched(TRPL):
+            def _samples(self):
+                found = super()._samples()
+                table.hold(predicted)
+                return found
+
+            def _minibatches(self, samples, num_epochs):
+                for batch in super()._minibatches(samples, num_epochs):
+                    batches.append(batch)
+                    yield batch
+
+        def project(region, predicted, old, constraint):
+            result = unchanged(region, predicted, old, constraint)
+            if torch.is_grad_enabled():
+                for x in predicted:
+                    x.retain_grad()
+                projections.append((predicted, old, result))
+            return result
+
+        options = {"n_steps": 1, "batch_size": size, "n_epochs": 1, "n_epochs_vf": 0, "normalize_advantage": False}
+        env = DummyVecEnv([partial(Numbers, row) for row in range(size)])
+        kinds = {"contextual": True, "net_arch": {"pi": [], "vf": [8]}}
+        model = Watched(Looked, env, **options, policy_kwargs=kinds, device="cpu", **settings)
+        with mock.patch.object(TrustRegion, "project", project):
+            model.learn(size)
+        (seen,), (batch,) = projections, batches
+        return in_given_order(old, *seen, batch.actions, batch.old_log_prob, batch.advantages)
+
+
 class Brax(Host):
     name = "brax"
 
@@ -301,4 +353,4 @@ class Brax(Host):
         )
 
 
-HOSTS = [RslRl(), Skrl(), RlGames(), Brax()]
+HOSTS = [StableBaselines3(), RslRl(), Skrl(), RlGames(), Brax()]

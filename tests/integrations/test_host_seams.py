@@ -1,6 +1,6 @@
 """The layers' conformance suite through the updates of hosts: from a configuration to the gradient of the host's loss.
 
-The development environment has none of these hosts; `make hosts` runs this file with each.
+Of these hosts the development environment has Stable-Baselines3; `make hosts` runs this file with each.
 """
 
 from importlib.util import find_spec
