@@ -282,7 +282,28 @@ def test_only_means_are_pulled_where_the_caller_sets_the_variance():
     torch.testing.assert_close(loss, 2.0 * parts[0].mean())
     loss.backward()
     assert mean.grad.abs().max() > 0.0
-    assert chol.grad is None or not chol.grad.any()
+    assert not chol.grad.any()
+
+
+@pytest.mark.parametrize(
+    "layer", [compat.BaseProjectionLayer, compat.KLProjectionLayer, compat.FrobeniusProjectionLayer]
+)
+@pytest.mark.parametrize(
+    "policy", [FULL, SimpleNamespace(is_diag=False, contextual_std=False)], ids=["states", "shared"]
+)
+@pytest.mark.parametrize("set_variance", [False, True])
+def test_every_parameter_has_a_gradient_of_the_loss_alone(layer, policy, set_variance):
+    """BBRL's agent asks for it in its check of balance, also where nothing is pulled: a zero, not none."""
+    (p_mean, p_chol), q = policies()
+    mean, chol = p_mean.requires_grad_(), p_chol[:1].clone().requires_grad_()
+    projection = layer(mean_bound=0.05, cov_bound=1e-3, trust_region_coeff=1.0)
+    p, old = (mean, chol.expand(4, 3, 3)), (q[0], q[1][:1].expand(4, 3, 3))
+    loss = projection.get_trust_region_loss(policy, p, projection(policy, p, old, 0), set_variance=set_variance)
+    loss.backward()
+    assert mean.grad is not None
+    assert chol.grad is not None
+    assert bool(mean.grad.any()) is (layer is not compat.BaseProjectionLayer)
+    assert bool(chol.grad.any()) is (layer is not compat.BaseProjectionLayer and not set_variance)
 
 
 OLD_CODE = """

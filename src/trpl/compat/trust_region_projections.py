@@ -147,15 +147,19 @@ class BaseProjectionLayer:
     ) -> Tensor:
         """Compute the weighted regression penalty; its gradient flows into `p` only.
 
-        With `set_variance` the caller sets the covariance to the projected one, and only the means are pulled.
+        It pulls means and covariances, also a covariance that all states share, on which TCE and TOP-ERL rely. With
+        `set_variance` the caller sets the covariance to the projected one, and only the means are pulled. What is not
+        pulled has a gradient of zero, not none: BBRL's agent reads the gradient of every parameter of this loss.
         """
+        unpulled = 0.0 * (p[0].sum() + p[1].sum())
         if self._layer is None:
-            return p[0].new_zeros(())
-        if set_variance:
-            penalty, _ = self.trust_region_value(policy, p, (proj_p[0].detach(), proj_p[1].detach()))
+            return unpulled
+        if set_variance or not _is_contextual(policy):  # a layer's penalty pulls no shared covariance
+            mean, cov = self.trust_region_value(policy, p, (proj_p[0].detach(), proj_p[1].detach()))
+            penalty = mean if set_variance else mean + cov
         else:
             penalty = self._layer.penalty(self._gaussian(policy, p), self._gaussian(policy, proj_p))
-        return self.trust_region_coeff * penalty.mean()
+        return self.trust_region_coeff * penalty.mean() + unpulled
 
     def trust_region_value(self, policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
         """Compute mean and covariance part of the bounded distance, state by state."""
@@ -306,6 +310,11 @@ def gaussian_frobenius(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Ten
     return parts.mean, parts.cov.expand(parts.mean.shape)
 
 
+def _is_contextual(policy: Any) -> bool:
+    """Return whether the policy has a covariance for each state."""
+    return getattr(policy, "contextual_std", getattr(policy, "contextual_cov", True))
+
+
 def _gaussian(policy: Any, p: MeanAndChol) -> Gaussian[Tensor]:
     """Convert a mean and a Cholesky factor to a Gaussian of the policy's structure."""
     mean, chol = p
@@ -314,8 +323,7 @@ def _gaussian(policy: Any, p: MeanAndChol) -> Gaussian[Tensor]:
             f"a policy is a mean [batch, dim] and a Cholesky factor [batch, dim, dim]; their shapes are "
             f"{tuple(mean.shape)} and {tuple(chol.shape)}"
         )
-    contextual = getattr(policy, "contextual_std", getattr(policy, "contextual_cov", True))
-    if not contextual and chol.ndim > 2:
+    if not _is_contextual(policy) and chol.ndim > 2:
         chol = chol.reshape(-1, *chol.shape[-2:])[0]
     if getattr(policy, "is_diag", False):
         return DiagGaussian(mean, chol.diagonal(dim1=-2, dim2=-1))
