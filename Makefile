@@ -78,7 +78,8 @@ stress: $(VENV)/.dev
 	$(ONE_THREAD) $(BIN)/pytest -m stress
 
 versions: $(VENV)/.dev
-	$(BIN)/python stress/versions.py --out bench/versions.json $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python stress/versions.py --out bench/versions.json $(if $(SHORT),--short) $(if $(ONLY),--only $(ONLY)) \
+	  $(if $(PYTHONS),--python $(PYTHONS)) $(if $(EXTRAS),--extras $(EXTRAS))
 
 hosts: $(VENV)/.dev
 	$(BIN)/python tests/hosts.py

@@ -1,6 +1,7 @@
 """Run the tests of the maths, the layers and a short training under the oldest and the newest supported versions.
 
-    python stress/versions.py [--only oldest pinned newest] [--short] [--keep FOLDER] [--tests FILE ...] [--workers 2]
+    python stress/versions.py [--only oldest pinned newest] [--python 3.X ...] [--extras torch jax train]
+                              [--short] [--keep FOLDER] [--tests FILE ...] [--workers 2]
 
 Each set of versions gets an environment of its own, with the wheel built here and its extras torch, jax and train:
 
@@ -8,12 +9,16 @@ Each set of versions gets an environment of its own, with the wheel built here a
     pinned   the Python in between, and the exact versions of constraints.txt
     newest   the last Python of the classifiers, and the newest of everything
 
-So the declared ranges are what was tried. Environments in `--keep` are used again, with a new wheel. An interpreter is
-looked for as `python3.X` on the path, among pyenv's and by `uv python find`. PyTorch brings CUDA with it,
-several gigabytes, unless pip is told of an index with CPU builds (PIP_EXTRA_INDEX_URL).
+So the declared ranges are what was tried. `--python 3.12 3.13` tries the sets with each of these Pythons instead of
+their own. Environments in `--keep` are used again, with a new wheel.
+
+An interpreter is looked for as `python3.X` in every folder of the path, among pyenv's and by `uv python find`; a set
+whose Python is not found says so, and the others are tried. PyTorch brings CUDA with it, several gigabytes, unless pip
+is told of an index with CPU builds (PIP_EXTRA_INDEX_URL). `--extras jax train` does without it, and tests that need it
+are skipped.
 
 `--short` is for continuous integration: the oldest versions, but PyTorch as constraints.txt has it, and the conformance
-suite's values alone. Exit code 1 when a set fails or could not be tried.
+suite's values alone. Exit code 1 when a set fails or none could be tried.
 """
 
 from __future__ import annotations
@@ -58,8 +63,9 @@ WARNINGS = (  # of libraries about other libraries or themselves; everything els
 )
 SHORT = ("tests/conformance/test_values.py",)
 LONG = (
-    *("tests/conformance", "tests/gaussians", "tests/projections", "tests/layers_torch", "tests/layers_jax"),
-    *("tests/policies", "tests/rollouts", "tests/runs/test_run.py"),
+    *("tests/conformance", "tests/gaussians", "tests/projections", "tests/families"),
+    *("tests/layers_torch", "tests/layers_jax", "tests/test_engines.py", "tests/test_implicit.py"),
+    *("tests/policies", "tests/rollouts", "tests/runs/test_run.py", "tests/test_cli.py"),
 )
 
 
@@ -69,6 +75,11 @@ class Versions(NamedTuple):
     name: str
     python: str
     constraints: dict[str, str]  # distribution → exact version
+
+    @property
+    def folder(self) -> str:
+        """The name of its environment."""
+        return f"environment-{self.name}-{self.python}"
 
 
 class Outcome(NamedTuple):
@@ -82,42 +93,54 @@ class Outcome(NamedTuple):
     skipped: int
     seconds: float
     words: str  # empty where all is well
+    tried: bool = True  # False without an interpreter
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    sets = all_sets()
-    parser.add_argument("--only", nargs="+", default=list(sets), choices=list(sets), metavar="NAME")
+    names = list(all_sets())
+    parser.add_argument("--only", nargs="+", default=names, choices=names, metavar="NAME")
+    parser.add_argument("--python", nargs="+", metavar="3.X", help="with these Pythons instead of the sets' own")
+    parser.add_argument("--extras", nargs="+", default=list(EXTRAS), metavar="NAME", help="extras to install")
     parser.add_argument("--short", action="store_true", help="oldest versions with the pinned PyTorch, fewer tests")
     parser.add_argument("--keep", type=Path, help="make the environments there and keep them, or use them again")
     parser.add_argument("--tests", nargs="+", metavar="FILE", help="these instead of the usual ones")
     parser.add_argument("--workers", type=int, default=2, help="processes that run tests (2)")
     parser.add_argument("--out", type=Path, help="write what was found there as JSON")
     options = parser.parse_args()
+    sets = all_sets(tuple(options.extras))
     wanted = [short_set(sets["oldest"])] if options.short else [sets[name] for name in options.only]
+    if options.python:
+        wanted = [one._replace(python=python) for one in wanted for python in options.python]
     tests = tuple(options.tests or (SHORT if options.short else LONG))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (wheel,) = build(folder / "wheel", "--wheel", source=snapshot(folder / "tree"))
         found = []
         for versions in wanted:
-            place = (options.keep or folder) / f"environment-{versions.name}"
-            found.append(attempt(versions, wheel, place, tests, workers=options.workers))
+            place = (options.keep or folder) / versions.folder
+            found.append(attempt(versions, wheel, place, options.extras, tests, workers=options.workers))
             if not options.keep:
                 shutil.rmtree(place, ignore_errors=True)
     show(found)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps([row._asdict() for row in found], indent=1) + "\n", encoding="utf-8")
-    return 0 if all(not row.words for row in found) else 1
+    return exit_code(found)
 
 
-def all_sets() -> dict[str, Versions]:
+def exit_code(found: list[Outcome]) -> int:
+    """0 where every set that could be tried passed, and there was one."""
+    tried = [row for row in found if row.tried]
+    return 0 if tried and not any(row.words for row in tried) else 1
+
+
+def all_sets(extras: tuple[str, ...] = EXTRAS) -> dict[str, Versions]:
     """The three sets, read from pyproject.toml and constraints.txt."""
     pythons = supported_pythons()
     middle = pythons[len(pythons) // 2]
     sets = (
-        Versions("oldest", pythons[0], lower_bounds()),
+        Versions("oldest", pythons[0], lower_bounds(extras)),
         Versions("pinned", middle, pins()),
         Versions("newest", pythons[-1], {}),
     )
@@ -139,10 +162,10 @@ def supported_pythons() -> list[str]:
     return sorted((match[1] for match in found if match), key=Version)
 
 
-def lower_bounds() -> dict[str, str]:
-    """Each requirement of the plain package and of the extras tried here, at the version behind its `>=`."""
+def lower_bounds(extras: tuple[str, ...] = EXTRAS) -> dict[str, str]:
+    """Each requirement of the plain package and of these extras, at the version behind its `>=`."""
     content = project()
-    lines = [*content["dependencies"], *(line for extra in EXTRAS for line in content["optional-dependencies"][extra])]
+    lines = [*content["dependencies"], *(line for extra in extras for line in content["optional-dependencies"][extra])]
     bounds = {}
     for needed in map(Requirement, lines):
         lowest = [part.version for part in needed.specifier if part.operator == ">="]
@@ -156,7 +179,9 @@ def pins() -> dict[str, str]:
     return {canonical(name): version for name, mark, version in (line.partition("==") for line in lines) if mark}
 
 
-def attempt(versions: Versions, wheel: Path, place: Path, tests: tuple[str, ...], *, workers: int) -> Outcome:
+def attempt(
+    versions: Versions, wheel: Path, place: Path, extras: list[str], tests: tuple[str, ...], *, workers: int
+) -> Outcome:
     """Install one set and run the tests in it."""
     start = time.perf_counter()
 
@@ -168,7 +193,7 @@ def attempt(versions: Versions, wheel: Path, place: Path, tests: tuple[str, ...]
 
     interpreter = find_python(versions.python)
     if interpreter is None:
-        return outcome(f"no Python {versions.python} was found, so nothing was tried")
+        return outcome(f"not tried: no Python {versions.python} was found")._replace(tried=False)
     python = str(place / "bin" / "python")
     if Path(python).exists():
         subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", "trpl"], check=True)
@@ -176,7 +201,7 @@ def attempt(versions: Versions, wheel: Path, place: Path, tests: tuple[str, ...]
         subprocess.run([interpreter, "-m", "venv", str(place)], check=True)
     limits = place / "constraints.txt"
     limits.write_text("".join(f"{name}=={version}\n" for name, version in versions.constraints.items()))
-    what = [f"trpl[{','.join(EXTRAS)}] @ {wheel.as_uri()}", *TOOLS]
+    what = [f"trpl[{','.join(extras)}] @ {wheel.as_uri()}", *TOOLS]
     done = subprocess.run(
         [python, "-m", "pip", "install", "--quiet", "-c", str(limits), *what], capture_output=True, text=True
     )
@@ -184,11 +209,12 @@ def attempt(versions: Versions, wheel: Path, place: Path, tests: tuple[str, ...]
         return outcome(f"does not install: {last_line(done.stderr)}")
     listed = subprocess.run([python, "-m", "pip", "list", "--format=json"], capture_output=True, text=True, check=True)
     installed = {canonical(row["name"]): row["version"] for row in json.loads(listed.stdout)}
-    how = ["-q", "-n", str(workers), "-m", "not slow", "-p", "no:cacheprovider", "--tb=line"]
+    how = ["-q", "-n", str(workers), "-m", "not slow and not stress", "-p", "no:cacheprovider", "--tb=line"]
     for warning in WARNINGS:
         how += ["-W", f"ignore:{warning}"]
     command = [python, "-m", "pytest", *how, *tests]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # trpl from the wheel
+    variables |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
     (place / "tests.log").write_text(done.stdout + done.stderr, encoding="utf-8")
     counts = tuple(count(done.stdout, word) for word in ("passed", "failed", "skipped"))
@@ -197,11 +223,10 @@ def attempt(versions: Versions, wheel: Path, place: Path, tests: tuple[str, ...]
 
 
 def find_python(version: str) -> str | None:
-    """An interpreter of that version that runs."""
+    """An interpreter of that version that runs and can make environments."""
+    program = "import ensurepip, sys, venv; print('{}.{}'.format(*sys.version_info))"
     for path in candidates(version):
-        done = subprocess.run(
-            [path, "-c", "import sys; print('{}.{}'.format(*sys.version_info))"], capture_output=True, text=True
-        )
+        done = subprocess.run([path, "-c", program], capture_output=True, text=True)
         if done.stdout.strip() == version:
             return path
     return None
@@ -211,8 +236,9 @@ def candidates(version: str) -> Iterator[str]:
     """Paths that may be an interpreter of that version."""
     if f"{sys.version_info[0]}.{sys.version_info[1]}" == version:
         yield sys.executable
-    if named := shutil.which(f"python{version}"):
-        yield named
+    for folder in os.get_exec_path():  # the first found may be pyenv's stand-in for a Python that is not switched on
+        if named := shutil.which(f"python{version}", path=folder):
+            yield named
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from (str(path) for path in sorted(pyenv.glob(f"versions/{version}.*/bin/python")))
     if uv := shutil.which("uv"):

@@ -1,6 +1,7 @@
 """PyTorch and JAX behind one small interface, so that a test is written once: NumPy in, NumPy out.
 
 JAX runs compiled, PyTorch eagerly: both as their users run them. JAX compiles once for all tests with the same shapes.
+Where PyTorch is not installed, `FRAMEWORKS` has JAX alone, and using `torch` or `Torch()` is an ImportError.
 """
 
 from __future__ import annotations
@@ -11,12 +12,27 @@ from unittest import mock
 
 import jax
 import numpy as np
-import torch
+import pytest
 
 import trpl.jax
-import trpl.torch
 from generators import Pair
 from trpl import DiagGaussian, FullGaussian, engines
+
+
+class NotInstalled:
+    """In the place of PyTorch where there is none: a file that tests JAX too is collected."""
+
+    def __bool__(self):
+        return False
+
+    def __getattr__(self, name: str):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+
+try:
+    import torch
+except ImportError:
+    torch = NotInstalled()
 
 QUICK = {
     "xla_backend_optimization_level": 0,
@@ -27,7 +43,11 @@ TYPES = {"diag": DiagGaussian, "full": FullGaussian}
 
 class Torch:
     name = "torch"
-    layers = trpl.torch
+
+    def __init__(self):
+        import trpl.torch
+
+        self.layers = trpl.torch
 
     def array(self, x: Any, dtype: str | None = None) -> torch.Tensor:
         return torch.as_tensor(np.array(x, dtype=dtype))
@@ -97,7 +117,8 @@ class Jax:
         return [*p, *q, *(bounds[name] for name in options)]
 
 
-FRAMEWORKS = [Torch(), Jax(), TorchItself()]
+FRAMEWORKS = [Torch(), Jax(), TorchItself()] if torch else [Jax()]
+needs_torch = pytest.mark.skipif(not torch, reason="PyTorch is not installed")
 
 
 def policies(framework, pair: Pair, dtype: str = "float64"):

@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 
-from frameworks import FRAMEWORKS
+from frameworks import FRAMEWORKS, needs_torch, torch
 from trpl.engines import NUMPY
 from trpl.implicit import Like, Signature, Solved, attach
 from trpl.implicit.problems import align, broadcast_shapes, sum_to
@@ -280,6 +279,7 @@ print(json.dumps(found))
 """
 
 
+@needs_torch
 def test_python_calls_crossings_and_nodes_are_few():
     """Counted in a process of its own, without the tests' checks of types."""
     done = subprocess.run([sys.executable, "-c", COUNTING], capture_output=True, text=True, check=True)

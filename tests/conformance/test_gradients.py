@@ -3,11 +3,10 @@
 import jax
 import numpy as np
 import pytest
-import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from cases import CASES, KINDS, SEPARATE, by_name, gradients, policies, run
-from frameworks import FRAMEWORKS, TYPES
+from frameworks import FRAMEWORKS, TYPES, needs_torch, torch
 from generators import close_pair, gentle_pair
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -19,13 +18,9 @@ every_dtype = pytest.mark.parametrize("dtype", ["float64", "float32"])
 
 def lower(kind: str, scale):
     """Factors stay lower triangular while finite differences are taken."""
-    return (
-        scale.tril()
-        if kind == "full" and isinstance(scale, torch.Tensor)
-        else jax.numpy.tril(scale)
-        if kind == "full"
-        else scale
-    )
+    if kind != "full":
+        return scale
+    return jax.numpy.tril(scale) if isinstance(scale, jax.Array) else scale.tril()
 
 
 def inputs(case, framework, pair):
@@ -79,6 +74,7 @@ def test_finite_differences_in_jax(case, kind):
     assert slope == pytest.approx((value(step) - value(-step)) / (2 * step), rel=1e-5, abs=1e-6)
 
 
+@needs_torch
 @every_kind
 @every_case
 def test_frameworks_agree(case, kind):

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 import reference
 from cases import CASES, KINDS, SEPARATE, as_pair, by_name, policies, run
-from frameworks import FRAMEWORKS
+from frameworks import FRAMEWORKS, torch
 from generators import close_pair, gentle_pair
 from trpl import kl_parts
 

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import reference
 from cases import CASES, KINDS, SEPARATE, as_pair, by_name, entropy_room, policies, run
-from frameworks import FRAMEWORKS
+from frameworks import FRAMEWORKS, needs_torch
 from generators import Pair, close_pair, gentle_pair
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -174,6 +174,7 @@ def test_bounds_per_state_and_per_call(case, kind, framework, field):
     assert np.abs(kept[0] - moved[0]).max() > 1e-4
 
 
+@needs_torch
 @every_kind
 @every_case
 def test_frameworks_agree(case, kind):

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 import reference
-from frameworks import FRAMEWORKS, Torch, policies
+from frameworks import FRAMEWORKS, Torch, policies, torch
 from generators import close_pair, gentle_pair, hard_pairs
 from trpl import DiagGaussian, entropy, frobenius_parts, kl_parts, log_prob, wasserstein_parts
 

@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from jax import lax
 from numpy.testing import assert_allclose
 
 from cases import CASES, KINDS
-from frameworks import QUICK, Jax, Torch, policies
+from frameworks import QUICK, Jax, Torch, policies, torch
 from generators import close_pair, gentle_pair
 from trpl.jax import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 
