@@ -1,11 +1,11 @@
-# Everything sets up its own virtual environment from constraints.txt; only Python 3.11 or newer and make are needed.
+# Everything sets up its own virtual environment from constraints.txt; only Python (3.11 is what the suite runs with) and make are needed.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # PyTorch first, by its exact version: a range would fetch the newest build with its CUDA packages.
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-TOO_OLD = trpl needs Python 3.11 or newer, and $(PYTHON) is $(or $(shell $(PYTHON) -V 2>/dev/null),not found); name another: make $(or $(MAKECMDGOALS),train) PYTHON=python3.12
+TOO_OLD = trpl needs Python 3.11 or newer, and $(PYTHON) is $(or $(shell $(PYTHON) -V 2>/dev/null),not found); name another: make $(or $(MAKECMDGOALS),train) PYTHON=python3.11
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: train test check lint bench bench-cliffs stress versions hosts coverage mutants docs clean help

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import trpl
+from frameworks import needs_torch
 
 MATHS = '''"""A ball of logarithmic standard deviations: Σ log²(σ/σ_old) within its bound, for diagonal covariances."""
 
@@ -133,6 +134,7 @@ assert len(run.table()["epoch"]) == 2
 """
 
 
+@needs_torch
 def test_a_region_with_its_method_is_four_source_files(tmp_path):
     package = tmp_path / "trpl"
     shutil.copytree(Path(trpl.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
