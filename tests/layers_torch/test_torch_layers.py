@@ -1,6 +1,7 @@
 """What PyTorch users expect of the layers: distributions, modules, vmap, memory, repeated calls."""
 
 import gc
+import time
 import weakref
 
 import pytest
@@ -270,13 +271,13 @@ def test_bounds_of_parts_are_buffers_and_parameters_too():
 
 def test_compiled_an_excess_that_overflows_is_nan():
     """Not the prediction; equal policies, whose root is 0/0, stay."""
-    old = DiagGaussian(torch.zeros(2, 2), torch.ones(2, 2))
-    predicted = DiagGaussian(old.mean, torch.tensor([[1e-20, 1.0], [1.0, 1.0]]))
+    old = DiagGaussian(torch.zeros(2, 3), torch.ones(2, 3))
+    predicted = DiagGaussian(old.mean, torch.tensor([[1e-20, 1.0, 1.0], [1.0, 1.0, 1.0]]))
     torch._dynamo.reset()
     layer = torch.compile(KLProjection(0.03, 1e-3), fullgraph=True, backend="aot_eager")
     std = layer(predicted, old).std
     assert std.isnan().any(-1).tolist() == [True, False]
-    assert std[1].tolist() == [1.0, 1.0]
+    assert std[1].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_layers_print_what_they_are():
@@ -337,7 +338,7 @@ def test_layers_of_different_bounds_compile_side_by_side():
     """The second number makes PyTorch ask whether a bound varies; each is still compiled once, with its own."""
     torch._dynamo.reset()
     first, second = (KLProjection(bound, bound) for bound in (1e-3, 1e-34))  # the second is below rounding
-    pairs = [policies(framework, gentle_pair("diag", num, 2)) for num in (4, 7)]
+    pairs = [policies(framework, gentle_pair("diag", num, 9)) for num in (4, 7)]
 
     def results(one, other):
         found = []
@@ -357,6 +358,23 @@ def test_layers_of_different_bounds_compile_side_by_side():
 
 
 @compiles
+def test_two_components_compile_in_seconds():
+    """As one operator: fused, they took minutes."""
+    torch._dynamo.reset()
+    layer = KLProjection(1e-3, 1e-3)
+    predicted, old = policies(framework, gentle_pair("diag", 4, 2))
+    compiled, start = torch.compile(layer, fullgraph=True), time.process_time()
+    found = []
+    for call in (layer, compiled):
+        scale = predicted.scale.clone().requires_grad_()
+        projected = call(predicted.with_scale(scale), old)
+        found.append([*projected, *torch.autograd.grad(total(projected), scale)])
+    assert time.process_time() - start < 40.0
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@compiles
 def test_compiles_around_vmap_and_for_batches_of_any_size():
     torch._dynamo.reset()
     layer = KLProjection(1e-3, 1e-3)
@@ -364,7 +382,7 @@ def test_compiles_around_vmap_and_for_batches_of_any_size():
     def each(*arrays):
         return tuple(layer(DiagGaussian(*arrays[:2]), DiagGaussian(*arrays[2:])))
 
-    predicted, old = policies(framework, gentle_pair("diag", 4, 2))
+    predicted, old = policies(framework, gentle_pair("diag", 4, 9))
     expected = layer(predicted, old)
     for one, other in zip(torch.compile(torch.vmap(each), fullgraph=True)(*predicted, *old), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
@@ -372,7 +390,7 @@ def test_compiles_around_vmap_and_for_batches_of_any_size():
     any_size(predicted, old)
     with torch.compiler.set_stance("fail_on_recompile"):
         for num in (5, 9):
-            predicted, old = policies(framework, gentle_pair("diag", num, 2))
+            predicted, old = policies(framework, gentle_pair("diag", num, 9))
             for one, other in zip(any_size(predicted, old), layer(predicted, old), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 

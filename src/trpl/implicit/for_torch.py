@@ -45,6 +45,16 @@ def _without_values(tensors: Sequence[Tensor]) -> bool:
     return torch.compiler.is_compiling() or any([x.is_meta or engines.is_fake(x) for x in tensors])
 
 
+LEAST_FUSED = 3
+"""Number of components from which a fusible problem is fused. Inductor writes out a sum of two terms and repeats all
+operations before it for each, so that compiling would take minutes."""
+
+
+def _fuses(problem: Problem, like: Tensor) -> bool:
+    """Tell whether a compiler sees the problem's operations, or one opaque operator."""
+    return problem.recover is not None and like.shape[-1] >= LEAST_FUSED
+
+
 MAX_KEPT = 1 << 15
 """Number of residuals' entries up to which the NumPy arrays stay on the node: a crossing costs 2–4 µs per tensor."""
 
@@ -195,7 +205,7 @@ class Transformed(torch.autograd.Function):
     @staticmethod
     def forward(problem, *inputs):  # pyright: ignore[reportIncompatibleMethodOverride]
         if _without_values(inputs):
-            if problem.recover is not None:
+            if _fuses(problem, inputs[0]):
                 solved = problem.solve(torch_engine(concrete=False), *inputs, whole=True)
                 return solved.outputs  # `recover` recomputes the residuals
             return tuple(torch.ops.trpl.solve(list(inputs), register(problem)))
@@ -296,7 +306,7 @@ def _traced_gradients(
     problem, num = call.problem, len(needed)
     size = len(problem.signature.outputs)
     outputs = saved[num : num + size]
-    if problem.recover is None:
+    if problem.recover is None or not _fuses(problem, saved[0]):
         dense = [torch.zeros_like(y) if g is None else g for g, y in zip(cotangents, outputs, strict=True)]
         found = iter(torch.ops.trpl.pullback(list(saved), dense, list(needed), register(problem)))
         return tuple([next(found) if here else None for here in needed])
