@@ -217,9 +217,9 @@ def verdict_of(decisions: Sequence[Decision]) -> str:
         return MISSING
     if set(counts) == {HOLDS}:
         return f"**{HOLDS}**"
-    listed = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (HOLDS, FAILS, OPEN) if counts[verdict])
-    missing = f"; {counts[MISSING]} not run" if counts[MISSING] else ""
-    return f"of {len(decisions)} comparisons {listed}{missing}"
+    words = {HOLDS: ("holds", "hold"), FAILS: ("does not hold", "do not hold"), OPEN: (OPEN,) * 2, MISSING: ("not run",) * 2}
+    listed = ", ".join(f"{count} {words[verdict][count > 1]}" for verdict in words if (count := counts[verdict]))
+    return f"{len(decisions)} comparisons: {listed}"
 
 
 HEADER = ["| task | claim | measure | seeds | difference | 95 % | paper | verdict |"]

@@ -1,4 +1,4 @@
-"""What returns on the sparse reacher are worth: doing nothing, acting at random, and a record in results/.
+"""Reference returns for the sparse reacher: no action, random actions, and a record in results/.
 
     python docs/make_reacher.py [EPISODES]
 
@@ -38,7 +38,7 @@ def text(episodes: int = EPISODES) -> str:
     assert window is not None
     lines = ["| policy | return |", "| --- | ---: |"]
     lines.append(f"| `kl` with a covariance per state, seed {run.seed}, last 20 evaluations | {window.mean():.1f} |")
-    for words, std in (("nothing", 0.0), ("actions at random, deviation 1", 1.0)):
+    for words, std in (("no action", 0.0), ("random actions, standard deviation 1", 1.0)):
         lines.append(f"| {words}, {episodes} episodes | {mean_return(std=std, episodes=episodes):.1f} |")
     lines += ["", f"*`python docs/make_reacher.py`; record: `{run.command}`, commit {(run.commit or '–')[:8]}*", ""]
     return "\n".join(lines)
