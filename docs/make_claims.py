@@ -32,6 +32,12 @@ PROJECTIONS = ("kl", "w2", "frobenius")
 FIRST_EPOCHS = 20  # left out where the constancy of the KL is measured
 FINAL, EARLY, STEADY, NEAR = "final return", "return at 20 %", "steadiness of the KL", "nearness of the network"
 HOLDS, FAILS, OPEN, MISSING = "holds", "does not hold", "undecided", "not enough runs yet"
+COUNTED = {  # in a count of comparisons: of one, of several
+    HOLDS: (HOLDS, "hold"),
+    FAILS: (FAILS, "do not hold"),
+    OPEN: (OPEN, OPEN),
+    MISSING: ("not run", "not run"),
+}
 
 Measure = Callable[[Run], float | None]
 Runs = dict[tuple[str, str], list[Run]]
@@ -217,8 +223,7 @@ def verdict_of(decisions: Sequence[Decision]) -> str:
         return MISSING
     if set(counts) == {HOLDS}:
         return f"**{HOLDS}**"
-    words = {HOLDS: ("holds", "hold"), FAILS: ("does not hold", "do not hold"), OPEN: (OPEN,) * 2, MISSING: ("not run",) * 2}
-    listed = ", ".join(f"{count} {words[verdict][count > 1]}" for verdict in words if (count := counts[verdict]))
+    listed = ", ".join(f"{n} {words[n > 1]}" for verdict, words in COUNTED.items() if (n := counts[verdict]))
     return f"{len(decisions)} comparisons: {listed}"
 
 

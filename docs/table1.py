@@ -124,7 +124,7 @@ def column_of_table1(column: str) -> str:
             entry, paper = found.get((method.name, task)), paper_result(method.name, task)
             parts = [numbers(getattr(entry, column) if entry else None)]
             if column == "early" and entry and entry.released:
-                parts.append(f"as released {numbers(entry.released)}")
+                parts += ["as released", numbers(entry.released)]
             if paper:
                 parts.append(f"*paper {paper[column][0]} ± {paper[column][1]}*")
             cells.append("<br>".join(parts))
