@@ -57,9 +57,9 @@ def draw_why(axes):
     axes.plot(means, improvement(means), color="black", lw=2.2, label="truth")
     axes.text(0.0, -1.83, "trust\nregion", ha="center", color=PROJECTED, fontsize=9)
     axes.set(xlim=(-0.8, 3.0), ylim=(-2.0, 2.0), xlabel="mean of the new policy (the old policy's is 0)")
-    axes.set_ylabel("better than the old policy by")
+    axes.set_ylabel("improvement over the old policy")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
-    axes.set_title("What the old policy saw says little about policies far away", fontsize=10, loc="left")
+    axes.set_title("The old policy's data says little about distant policies", fontsize=10, loc="left")
 
 
 def draw_what(axes):
@@ -77,7 +77,7 @@ def draw_what(axes):
         axes.fill_between(actions, heights, color=colour, alpha=0.10, lw=0)
     axes.set(xlim=(-3.2, 4.0), ylim=(0, 1.05), xlabel="action", yticks=[])
     axes.legend(frameon=False, fontsize=8, loc="upper left")
-    axes.set_title("The layer's answer in one state", fontsize=10, loc="left")
+    axes.set_title("What the layer does in one state", fontsize=10, loc="left")
 
 
 def main():
