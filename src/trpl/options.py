@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         if self._settings:
             from trpl.settings.foreign import suggestion
 
-            return suggestion(name, [option.strip("-").replace("-", "_") for option in options], shown="--{}")
+            return suggestion(name, [option.strip("-").replace("-", "_") for option in options], as_flags=True)
         return nearest(name, options)
 
     def settings(self, args: argparse.Namespace) -> dict[str, Any]:
@@ -132,11 +132,10 @@ class Pairs(argparse.Action):
 
 
 def _default(field: dataclasses.Field) -> str:
-    default = field.default
-    if default is None or default == "" or default is dataclasses.MISSING:
-        return ""
-    shown = {True: "yes", False: "no"}.get(default) if isinstance(default, bool) else None
-    return f" ({shown or (' '.join(map(str, default)) if isinstance(default, tuple) else default)})"
+    """Write a setting's default in brackets, if it has one."""
+    from trpl.settings.fields import shown
+
+    return "" if field.default in (None, "", dataclasses.MISSING) else f" ({shown(field.default)})"
 
 
 def _dashes(word: str) -> str:
