@@ -11,9 +11,8 @@ import numpy as np
 
 from trpl.rollouts.batches import make_environments
 from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
+from trpl.rollouts.seeds import NOISE_STREAM
 from trpl.rollouts.task_spec import Task, as_task
-
-NOISE_STREAM = 102  # third word of the seeds [seed, iteration, stream]
 
 
 class Actor(Protocol):
@@ -247,21 +246,15 @@ class Collector:
         for n in range(self.num_envs):
             start = 0
             for t in np.flatnonzero(ended[:, n]):
-                finished.append(
-                    (
-                        int(t),
-                        n,
-                        self._returns[n] + rewards[start : t + 1, n].sum(),
-                        self._lengths[n] + t + 1 - start,
-                    )
-                )
+                returned = self._returns[n] + rewards[start : t + 1, n].sum()
+                finished.append((int(t), n, returned, self._lengths[n] + t + 1 - start))
                 self._returns[n], self._lengths[n], start = 0.0, 0, t + 1
             self._returns[n] += rewards[start:, n].sum()
             self._lengths[n] += len(rewards) - start
         finished.sort()
         return (
-            np.array([episode[2] for episode in finished], dtype=np.float64),
-            np.array([episode[3] for episode in finished], dtype=np.int64),
+            np.array([returned for _, _, returned, _ in finished], dtype=np.float64),
+            np.array([length for _, _, _, length in finished], dtype=np.int64),
         )
 
 
