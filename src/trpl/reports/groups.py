@@ -38,12 +38,23 @@ class Group:
         return f"{name} ({variant})" if variant else name
 
     @property
+    def every_run(self) -> tuple[Run, ...]:
+        """All runs, those left out included."""
+        return (*self.runs, *self.unfinished)
+
+    @property
     def finished(self) -> bool:
         return all(run.finished for run in self.runs)
 
     @property
-    def config(self) -> dict[str, Any]:
-        return self.runs[0].config
+    def total_steps(self) -> int:
+        return self.runs[0].total_steps
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of its runs, apart from those that name them."""
+        own = self.runs[0].config.items()
+        return {key: value for key, value in own if key not in ("method", "env_id", "seed")}
 
 
 def _words(key: str, value: Any) -> str:
@@ -56,6 +67,12 @@ def method_label(method: str) -> str:
     """Return a method's label for tables and figures; an unregistered one keeps its name."""
     found = known(method)
     return method if found is None else found.label
+
+
+def controls_entropy(method: str) -> bool:
+    """Tell whether a method is a variant with entropy control."""
+    found = known(method)
+    return found is not None and found.controls_entropy
 
 
 def place(method: str) -> int:
