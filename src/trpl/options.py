@@ -74,17 +74,23 @@ class Parser(argparse.ArgumentParser):
         Returns:
             The given settings by name.
         """
-        return {name: value for name, value in vars(args).items() if name in (*self._settings, "as_released")}
+        return {name: value for name, value in vars(args).items() if name in self._settings}
 
-    def add_settings(self, *, skip: Sequence[str] = ()) -> None:
+    def add_settings(self, *, skip: Sequence[str] = (), as_released: bool = False) -> None:
         """Add an option for every setting of any method, grouped by the methods that have it and by topic.
 
         Args:
             skip: Settings that the command takes in another way.
+            as_released: Whether to add the option for all switches of the authors' release too.
         """
         from trpl.methods import registry
+        from trpl.presets import AS_RELEASED
         from trpl.settings.fields import plain_type
 
+        if as_released:
+            words = "every --released-... switch of the method: compute as the authors' release does"
+            self.add_argument("--as-released", action="store_true", default=argparse.SUPPRESS, help=words)
+            self._settings.append(AS_RELEASED)
         groups: dict[str, Any] = {}
         for name, field in registry.settings().items():
             if name in skip:

@@ -27,7 +27,8 @@ class GaussianActor:
         self.covariance, self.contextual = covariance_of(weights), is_contextual(weights)
         self._layers = [affine(weights, name) for name in hidden_names(weights)]
         self._mean = affine(weights, "mean")
-        self.obs_size, self.action_size = [*self._layers, self._mean][0][0].shape[0], self._mean[1].shape[0]
+        first_weight, _ = (self._layers or [self._mean])[0]
+        self.obs_size, self.action_size = len(first_weight), len(self._mean[1])
         spread = SPREADS[self.covariance]
         if self.contextual:
             self._spread = affine(weights, spread)
@@ -108,7 +109,8 @@ class HeadActor:
         self._layers = [affine(weights, name) for name in hidden_names(weights)]
         self._endings = [(ending.name, affine(weights, ending.name)) for ending in head.layers]
         self._shared = {name: weights[f"{name}/raw"] for name in head.shared}
-        self.obs_size = [*self._layers, self._endings[0][1]][0][0].shape[0]
+        first_weight, _ = (self._layers or [self._endings[0][1]])[0]
+        self.obs_size = len(first_weight)
 
     def mode(self, observations: np.ndarray) -> np.ndarray:
         """Return the most likely action."""
