@@ -77,7 +77,7 @@ def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figu
     ]
     if any(panel.bound is not None for panel in panels):
         handles.append(Line2D([], [], label="bound", **BOUND))
-    _literal(figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns))
+    _without_formulas(figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns))
     return figure
 
 
@@ -251,12 +251,12 @@ def profiles(found: Aggregates, look: dict[str, Style]) -> Figure:
     axes.set_ylabel("share of runs above τ")
     axes.set_ylim(0, 1.02)
     axes.set_xlim(found.thresholds[0], found.thresholds[-1])
-    _literal(figure.legend(loc="outside right upper"))
+    _without_formulas(figure.legend(loc="outside right upper"))
     return figure
 
 
-def _literal(legend: Legend) -> None:
-    """Show names literally: a dollar sign in a run's name does not begin a formula."""
+def _without_formulas(legend: Legend) -> None:
+    """Show names as they are: a dollar sign does not begin a formula."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 

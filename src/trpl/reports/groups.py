@@ -93,7 +93,7 @@ def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
             if key not in run.config and key not in (*settings(), AS_RELEASED):
                 raise RecordError(f"{run.path}: there is no setting {key!r} to distinguish runs by")
         variant = tuple((key, _distinguishing_value(run, key)) for key in by)
-        gathered.setdefault((run.method, run.env_id, _text(variant)), []).append(run)
+        gathered.setdefault((run.method, run.env_id, _canonical(variant)), []).append(run)
     groups = []
     for (method, env_id, _), members in gathered.items():
         members.sort(key=lambda run: run.seed)
@@ -115,7 +115,9 @@ def _distinguishing_value(run: Run, key: str) -> Any:
 
 def _order(group: Group) -> tuple:
     task = PAPER_TASKS.index(group.env_id) if group.env_id in PAPER_TASKS else len(PAPER_TASKS)
-    variant = tuple((0, float(v), "") if isinstance(v, (int, float)) else (1, 0.0, _text(v)) for _, v in group.variant)
+    variant = tuple(
+        (0, float(v), "") if isinstance(v, (int, float)) else (1, 0.0, _canonical(v)) for _, v in group.variant
+    )
     return task, group.env_id, place(group.method), group.method, variant
 
 
@@ -125,7 +127,7 @@ def _check_alike(runs: Sequence[Run]) -> None:
     what = f"runs of {first.method} on {first.env_id}"
     for run in runs[1:]:
         keys = sorted((first.config.keys() | run.config.keys()) - NOT_COMPARED)
-        differing = [key for key in keys if _text(_setting(first, key)) != _text(_setting(run, key))]
+        differing = [key for key in keys if _canonical(_setting(first, key)) != _canonical(_setting(run, key))]
         if differing:
             listed = "; ".join(f"{key} is {_setting(first, key)!r} and {_setting(run, key)!r}" for key in differing)
             raise RecordError(
@@ -147,5 +149,6 @@ def _setting(run: Run, key: str) -> Any:
     return list(default) if isinstance(default, tuple) else default
 
 
-def _text(value: Any) -> str:
+def _canonical(value: Any) -> str:
+    """Write a setting so that equal ones, also lists and tables, are equal text."""
     return json.dumps(value, sort_keys=True)
