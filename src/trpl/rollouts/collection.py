@@ -16,11 +16,9 @@ from trpl.rollouts.task_spec import Task, as_task
 
 
 class Actor(Protocol):
-    """The collector's interface to a policy: NumPy in, NumPy out, for normalised observations [obs] or [N, obs],
-    float32.
+    """The collector's interface to a policy, in NumPy: normalised observations are [obs] or [N, obs], float32.
 
-    `mode` acts without noise; `noise` draws the noise for `sample`, an entry per step; `prepared` is for a loop over
-    single observations. `trpl.policies.acting.make_actor` makes one.
+    `trpl.policies.acting.make_actor` makes one.
     """
 
     def mode(self, observations: np.ndarray) -> np.ndarray:
@@ -36,7 +34,7 @@ class Actor(Protocol):
         ...
 
     def prepared(self, noise: Any) -> tuple[Callable[[np.ndarray, Any], np.ndarray], Any]:
-        """Prepare a loop over single observations: return an equivalent of `sample`, and the noise for it."""
+        """Return an equivalent of `sample` for a loop over single observations, and the noise to give it."""
         ...
 
 
