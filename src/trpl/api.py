@@ -11,16 +11,17 @@ from trpl.messages import needs
 
 with needs("train"):
     from trpl.policies import Policy, load_policy
+    from trpl.policies.storage import BEST
     from trpl.presets import preset
     from trpl.reports.curve import curve_figure
     from trpl.rollouts import Evaluation, register_local
     from trpl.runs import records
     from trpl.runs.evaluate import evaluate_run
-    from trpl.runs.folder import EVALUATIONS, METRICS, locate, read_config
+    from trpl.runs.folder import METRICS, locate, read_config
     from trpl.runs.run import resume as resume_run
     from trpl.runs.run import train as train_run
+    from trpl.runs.trainer import final_return
     from trpl.settings import Config
-    from trpl.settings.config import WINDOW
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,13 +53,12 @@ class Run:
     @property
     def best(self) -> Run:
         """The same run with the policy that had the best evaluation."""
-        return load(self.folder / "best")
+        return load(self.folder / BEST)
 
     @property
     def final_return(self) -> float | None:
         """Mean return over the last 20 evaluations, None without any."""
-        returns = self.table().get("evaluation_return")  # a run that was never evaluated has no such column
-        return None if returns is None else float(returns[returns == returns][-WINDOW:].mean())
+        return final_return(self.folder)
 
     def table(self) -> dict[str, np.ndarray]:
         """Return a column of numbers per metric, a row per epoch.
@@ -69,7 +69,7 @@ class Run:
         import numpy as np
 
         rows = records.read(self.folder, METRICS)
-        returns = {row["epoch"]: np.mean(row["returns"]) for row in records.read(self.folder, EVALUATIONS)}
+        returns = records.mean_returns(self.folder)
         names = list(dict.fromkeys(name for row in rows for name in row))
         columns = {name: np.array([_number(row.get(name)) for row in rows]) for name in names}
         columns["evaluation_return"] = np.array([returns.get(row["epoch"], np.nan) for row in rows])

@@ -6,7 +6,6 @@ themselves, so that `trpl --help` is fast.
 
 import argparse
 import functools
-import importlib
 import os
 import sys
 import warnings
@@ -32,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(overview())
         return 0
     if argv[0] in ("--version", "version"):
-        print(importlib.import_module("importlib.metadata").version("trpl"))
+        from importlib.metadata import version
+
+        print(version("trpl"))
         return 0
     name, *rest = argv
     if name not in COMMANDS:
@@ -102,11 +103,9 @@ def train(argv: list[str]) -> int:
     parser.add_argument("method", help=", ".join(names()))
     parser.add_argument("env_id", metavar="env", help="a Gymnasium environment: Hopper-v4, CartPole-v1, module:Name-v0")
     parser.add_argument("--out", help="run folder (runs/ENV/METHOD/seed-N)")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
+    add_run_options(parser)
     parser.add_argument("--preset", help="TOML file with settings, as `trpl tune` writes it; options take precedence")
-    add_as_released(parser)
-    parser.add_settings(skip=("method", "env_id"))
+    parser.add_settings(skip=("method", "env_id"), as_released=True)
     args = parser.parse(argv)
     overrides = parser.settings(args)
     from trpl.presets import preset
@@ -129,8 +128,7 @@ def resume(argv: list[str]) -> int:
     parser.add_argument("run", help="run folder")
     parser.add_argument("--steps", type=number(int, optional=False), metavar="N", help="new total number of steps")
     add_other_versions(parser)
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
+    add_run_options(parser)
     parser.add_argument(
         "--env-timeout", type=number(float, optional=True), metavar="N", default=argparse.SUPPRESS,
         help="seconds for a step of the environment, or none, instead of the run's",
@@ -186,7 +184,6 @@ RUN_OR_CHECKPOINT = "run folder (its newest checkpoint), checkpoint folder, or R
 
 
 def evaluate(argv: list[str]) -> int:
-    """Run noise-free episodes."""
     parser = Parser("evaluate", "Noise-free episodes of a trained policy.")
     parser.add_argument("run", help=RUN_OR_CHECKPOINT)
     parser.add_argument("--episodes", type=positive_int, help="how many (as in training)")
@@ -204,7 +201,6 @@ def evaluate(argv: list[str]) -> int:
 
 
 def play(argv: list[str]) -> int:
-    """Show a policy."""
     parser = Parser("play", "Show a trained policy: as a video, or live in a window.")
     parser.add_argument("run", help=RUN_OR_CHECKPOINT)
     parser.add_argument("--video", help="file to write, .mp4 or .gif")
@@ -237,7 +233,6 @@ def play(argv: list[str]) -> int:
 
 
 def export(argv: list[str]) -> int:
-    """Write a policy for the robot."""
     parser = Parser("export", "Write a run's policy, its observation normaliser included, as one file for the robot.")
     parser.add_argument("run", help=RUN_OR_CHECKPOINT)
     parser.add_argument("file", help="file to write: .onnx, .pt (with a script beside it) or .npz")
@@ -274,8 +269,7 @@ def sweep(argv: list[str]) -> int:
     parser.add_argument("--ray", metavar="ADDRESS", help="use the Ray cluster at ADDRESS, or `auto`")
     parser.add_argument("--results", help="folder for compact records of finished runs")
     add_other_versions(parser)
-    add_as_released(parser)
-    parser.add_settings(skip=("method", "env_id", "seed"))
+    parser.add_settings(skip=("method", "env_id", "seed"), as_released=True)
     args = parser.parse(argv)
     from trpl.sweeps.plan import parse_seeds, planned_runs
     from trpl.sweeps.sweep import summary
@@ -365,12 +359,10 @@ def add_other_versions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--other-versions", action="store_true", help="resume although library versions differ")
 
 
-def add_as_released(parser: argparse.ArgumentParser) -> None:
-    """Add the option for all switches of the authors' release."""
-    parser.add_argument(
-        "--as-released", action="store_true", default=argparse.SUPPRESS,
-        help="every --released-... switch of the method: compute as the authors' release does",
-    )  # fmt: skip
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of commands that train: what is shown, and where it is recorded too."""
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
 
 
 COMMANDS: dict[str, Command] = {

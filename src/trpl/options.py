@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
         if self._settings:
             from trpl.settings.foreign import suggestion
 
-            return suggestion(name, [option.strip("-").replace("-", "_") for option in options], shown="--{}")
+            return suggestion(name, [option.strip("-").replace("-", "_") for option in options], as_flags=True)
         return nearest(name, options)
 
     def settings(self, args: argparse.Namespace) -> dict[str, Any]:
@@ -74,17 +74,23 @@ class Parser(argparse.ArgumentParser):
         Returns:
             The given settings by name.
         """
-        return {name: value for name, value in vars(args).items() if name in (*self._settings, "as_released")}
+        return {name: value for name, value in vars(args).items() if name in self._settings}
 
-    def add_settings(self, *, skip: Sequence[str] = ()) -> None:
+    def add_settings(self, *, skip: Sequence[str] = (), as_released: bool = False) -> None:
         """Add an option for every setting of any method, grouped by the methods that have it and by topic.
 
         Args:
             skip: Settings that the command takes in another way.
+            as_released: Whether to add the option for all switches of the authors' release too.
         """
         from trpl.methods import registry
+        from trpl.presets import AS_RELEASED
         from trpl.settings.fields import plain_type
 
+        if as_released:
+            words = "every --released-... switch of the method: compute as the authors' release does"
+            self.add_argument("--as-released", action="store_true", default=argparse.SUPPRESS, help=words)
+            self._settings.append(AS_RELEASED)
         groups: dict[str, Any] = {}
         for name, field in registry.settings().items():
             if name in skip:
@@ -132,11 +138,10 @@ class Pairs(argparse.Action):
 
 
 def _default(field: dataclasses.Field) -> str:
-    default = field.default
-    if default is None or default == "" or default is dataclasses.MISSING:
-        return ""
-    shown = {True: "yes", False: "no"}.get(default) if isinstance(default, bool) else None
-    return f" ({shown or (' '.join(map(str, default)) if isinstance(default, tuple) else default)})"
+    """Write a setting's default in brackets, if it has one."""
+    from trpl.settings.fields import shown
+
+    return "" if field.default in (None, "", dataclasses.MISSING) else f" ({shown(field.default)})"
 
 
 def _dashes(word: str) -> str:

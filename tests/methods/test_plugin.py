@@ -77,6 +77,14 @@ def test_an_entry_point_of_an_installed_package_is_found(tmp_path):
     assert "the method's defaults" in done.stdout
 
 
+def test_a_file_named_twice_is_imported_once():
+    """As in a worker of a sweep: TRPL_PLUGINS is inherited, and the command names the same file by its whole path."""
+    named_twice = ("presets", "reinforce", "--plugin", PLUGIN)
+    code, said = finish(trpl(*named_twice, cwd=PLUGIN.parent, TRPL_PLUGINS=PLUGIN.name))
+    assert code == 0, said
+    assert "reinforce on HalfCheetah-v4" in said
+
+
 @pytest.mark.parametrize("word", ["nowhere_to_be_found", "nowhere.py"])
 def test_a_plugin_that_is_not_there(word, capsys):
     from trpl import cli

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trpl.gaussians import DiagGaussian, FullGaussian
-from trpl.policies.acting import GaussianActor
+from trpl.policies.acting import make_actor
 from trpl.policies.covariances import cholesky_from_raw, positive, raw_from_cholesky, raw_from_positive
 from trpl.policies.heads import GaussianHead
 from trpl.policies.networks import PolicyNetwork, ValueNetwork
@@ -73,7 +73,7 @@ def test_numpy_acts_as_the_network_predicts(covariance, contextual, hidden_sizes
     x, noise = rng.normal(size=(5, 4)).astype(np.float32), rng.normal(size=(5, 3)).astype(np.float32)
     gaussian = policy(weights, x)
     step = gaussian.std * noise if covariance == "diagonal" else (gaussian.chol @ noise[..., None])[..., 0]
-    actor = GaussianActor(weights)
+    actor = make_actor(weights, policy.head)
     np.testing.assert_allclose(actor.mode(x), gaussian.mean, atol=2e-6)
     np.testing.assert_allclose(actor.sample(x, noise), gaussian.mean + step, atol=5e-6)
     for i in range(5):  # one observation at a time is another path
@@ -85,8 +85,8 @@ def test_numpy_acts_as_the_network_predicts(covariance, contextual, hidden_sizes
 @pytest.mark.parametrize("hidden_sizes", [(), (7, 5)])
 @pytest.mark.parametrize(("covariance", "contextual"), KINDS)
 def test_what_is_prepared_for_a_loop_samples_the_same(covariance, contextual, hidden_sizes):
-    _, weights = make(covariance, contextual, hidden_sizes)
-    actor, rng = GaussianActor(weights), np.random.default_rng(1)
+    policy, weights = make(covariance, contextual, hidden_sizes)
+    actor, rng = make_actor(weights, policy.head), np.random.default_rng(1)
     observations = rng.normal(size=(20, 4)).astype(np.float32)
     noise = rng.normal(size=(20, 3)).astype(np.float32)
     sample, rows = actor.prepared(noise)

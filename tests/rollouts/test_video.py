@@ -86,10 +86,10 @@ def test_an_unknown_camera_is_refused_before_anything_is_written(tmp_path):
 
 
 def test_a_window_takes_camera_and_size_too(monkeypatch):
-    def made(task, seed, render_mode, camera, size):
+    def made(task, *, seed, render_mode, camera, size):
         raise video.RenderingError(f"{render_mode} {camera} {size}")
 
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(video, "_made", made)
+    monkeypatch.setattr(video, "_environment", made)
     with pytest.raises(video.RenderingError, match=r"^human track \(8, 8\)$"):
         video.show(nothing, "Hopper-v4", camera="track", size=(8, 8))

@@ -98,7 +98,7 @@ def test_killed_anywhere_and_resumed_it_ends_with_the_same_bits(reference, tmp_p
     left = rng.randrange(1, 90)
     untouched = {
         "append": records.append,
-        "flushed": storage._write_flushed,
+        "flushed": storage.write_flushed,
         "rename": Path.rename,
         "rmtree": storage.shutil.rmtree,
     }
@@ -136,7 +136,7 @@ def test_killed_anywhere_and_resumed_it_ends_with_the_same_bits(reference, tmp_p
 
     with monkeypatch.context() as patched:
         patched.setattr(records, "append", append)
-        patched.setattr(storage, "_write_flushed", flushed)
+        patched.setattr(storage, "write_flushed", flushed)
         patched.setattr(Path, "rename", rename)
         patched.setattr(storage.shutil, "rmtree", rmtree)
         with contextlib.suppress(Killed):

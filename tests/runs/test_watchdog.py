@@ -73,7 +73,7 @@ def test_slow_steps_and_time_outside_environments_are_no_hanging(tmp_path):
         with watchdog.watching(lambda: next(counter)):
             time.sleep(0.6)
         time.sleep(0.6)
-        with watchdog.watching(tuple):
+        with watchdog.watching():
             time.sleep(0.1)
         assert watchdog._guard.poll() is None
     assert told == []
@@ -81,7 +81,7 @@ def test_slow_steps_and_time_outside_environments_are_no_hanging(tmp_path):
 
 
 def test_nothing_is_started_without_a_time_out_or_outside_the_main_thread(tmp_path):
-    with Watchdog(seconds=None, env_id="any", folder=tmp_path) as watchdog, watchdog.watching(tuple):
+    with Watchdog(seconds=None, env_id="any", folder=tmp_path) as watchdog, watchdog.watching():
         assert watchdog._guard is None
     started = []
 

@@ -2,8 +2,9 @@
 
 import functools
 
+from trpl.errors import ConfigError
 from trpl.messages import needs
-from trpl.methods import find
+from trpl.methods import find, methods
 from trpl.settings import Config
 
 with needs("train"):
@@ -26,5 +27,15 @@ def make_algorithm(config: Config, *, obs_size: int, head: Head) -> Algorithm:
 
     Returns:
         The algorithm.
+
+    Raises:
+        ConfigError: The method needs a Gaussian policy, and the head is another.
     """
-    return find(config.method).algorithm(config, obs_size=obs_size, head=head)
+    method = find(config.method)
+    if method.needs_gaussian and not head.gaussian:
+        others = ", ".join(other.name for other in methods() if not other.needs_gaussian)
+        raise ConfigError(
+            f"method {method.name!r} is for Gaussian policies, and the policy of {config.env_id} is a {head.words}:"
+            f" use one of {others}"
+        )
+    return method.algorithm(config, obs_size=obs_size, head=head)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from trpl.errors import ConfigError
 from trpl.policies.heads import Head
 from trpl.settings import Config
 
@@ -134,18 +133,7 @@ class Method:
 
         Returns:
             The result of `make`: a `trpl.algorithms.base.Algorithm`.
-
-        Raises:
-            ConfigError: The method needs a Gaussian policy, and the head is another.
         """
-        if self.needs_gaussian and not head.gaussian:
-            from trpl.methods.registry import methods
-
-            others = ", ".join(method.name for method in methods() if not method.needs_gaussian)
-            raise ConfigError(
-                f"method {self.name!r} is for Gaussian policies, and the policy of {config.env_id} is a {head.words}:"
-                f" use one of {others}"
-            )
         make = self.make
         if isinstance(make, str):
             module, name = make.split(":")

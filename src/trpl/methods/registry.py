@@ -203,11 +203,12 @@ def load_plugin(word: str) -> None:
     Raises:
         ConfigError: The import fails.
     """
+    is_file = word.endswith(".py")
+    word = str(Path(word).resolve()) if is_file else word  # one name for one file, however it is written
     if word in _plugins:
         return
     try:
-        if word.endswith(".py"):
-            word = str(Path(word).resolve())
+        if is_file:
             spec = importlib.util.spec_from_file_location(Path(word).stem, word)
             if spec is None or spec.loader is None:
                 raise ImportError(f"{word} is not a Python file")

@@ -5,7 +5,7 @@ own, and one call of `register_region` below.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -173,24 +173,21 @@ class Joint(TrustRegion):
 
 FULL_REGRESSION: Values = {"regression": "full", "regression_weight": 0.0, "regression_epochs": 10}
 # Discrete tasks, not in the paper: tuned on one seed of each task, none of those in results/discrete.
+_discrete: Values = {"bound": 0.05, "regression_weight": 1.0, "learning_rate": 3e-4, "minibatch_size": 64}
 DISCRETE: Mapping[str, Values] = {
-    "control": {
-        "bound": 0.05,
-        "regression_weight": 1.0,
-        "policy_epochs": 10,
-        "learning_rate": 3e-4,
-        "minibatch_size": 64,
-    },
-    "lunar": {"bound": 0.05, "regression_weight": 1.0, "policy_epochs": 5, "learning_rate": 3e-4, "minibatch_size": 64},
+    "control": {**_discrete, "policy_epochs": 10},
+    "lunar": {**_discrete, "policy_epochs": 5},
 }
-# Settings that an entropy schedule implies, by table; the reacher's table has none and takes those of MuJoCo.
-_SCHEDULE = {"entropy_schedule": "exponential", "target_entropy": 0.0}
+# Settings that an entropy schedule implies, by table; tables that have none take those of MuJoCo.
+_mujoco: Values = {
+    "entropy_schedule": "exponential",
+    "target_entropy": 0.0,
+    "temperature": 0.5,
+    "entropy_equality": False,
+}
 ENTROPY: Mapping[str, Values] = {
-    "mujoco": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
-    **{table: {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False} for table in DISCRETE},
-    "humanoid": {**_SCHEDULE, "temperature": 0.2, "entropy_equality": True},
-    "reacher": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
-    "episodic": {**_SCHEDULE, "temperature": 0.5, "entropy_equality": False},
+    **dict.fromkeys(("mujoco", *DISCRETE, "reacher", "episodic"), _mujoco),
+    "humanoid": {**_mujoco, "temperature": 0.2, "entropy_equality": True},
 }
 COLUMNS: Mapping[str, Values] = {  # values common to all regions that differ from the defaults
     "humanoid": {"policy_epochs": 10, "learning_rate": 1e-4, "minibatch_size": 256},
@@ -232,27 +229,35 @@ def register_region(
 ) -> None:
     """Register the method of a region and, if the paper has it, the one with entropy control (`-e`, dashed)."""
     columns = {table: {**COLUMNS.get(table, {}), **values} for table, values in columns.items()}
-    common = {"settings": settings, "layer": layer, "make": "trpl.algorithms.trpl:make", "implied": implied}
-    common["needs_gaussian"] = "bound" not in (layer.otherwise or layer).arguments
     row, entropy_row = rows or (None, None)
-    style = Style(*colours, dash)
-    register(Method(name=name, label=label, style=style, columns=columns, source=source, row=row, **common))
+    plain = Method(
+        name=name,
+        label=label,
+        style=Style(*colours, dash),
+        settings=settings,
+        make="trpl.algorithms.trpl:make",
+        layer=layer,
+        columns=columns,
+        source=source,
+        implied=implied,
+        row=row,
+        needs_gaussian="bound" not in (layer.otherwise or layer).arguments,
+    )
+    register(plain)
     if entropy_row is None:
         return
-    tables = {table: {**columns.get(table, {}), **entropy} for table, entropy in ENTROPY.items()}
-    tables |= {table: values for table, values in columns.items() if table not in tables}
+    tables = columns | {table: {**columns.get(table, {}), **entropy} for table, entropy in ENTROPY.items()}
     tables["reacher"]["source"] = "{table}; entropy control from the MuJoCo table; {budget}"
     register(
-        Method(
+        replace(
+            plain,
             name=f"{name}-e",
             label=f"{label}-E",
             style=Style(*colours, palette.DASHED),
             columns=tables,
-            source=source,
             row=entropy_row,
             controls_entropy=True,
             check=partial(needs_schedule, plain=name),
-            **common,
         )
     )
 

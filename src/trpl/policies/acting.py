@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from trpl.policies import covariances
-from trpl.policies.heads import Head
+from trpl.policies.heads import GaussianHead, Head
 from trpl.policies.normaliser import standardise
 from trpl.policies.storage import newest_checkpoint, read_checkpoint, stored_head
-from trpl.policies.weights import SPREADS, affine, covariance_of, hidden_names, is_contextual
+from trpl.policies.weights import affine, hidden_names
 
 add, tanh = np.add, np.tanh  # bound once: acting runs at every environment step
 
@@ -22,17 +22,17 @@ add, tanh = np.add, np.tanh  # bound once: acting runs at every environment step
 class GaussianActor:
     """Mean and samples of a Gaussian policy by its weights, for normalised observations [..., obs], float32."""
 
-    def __init__(self, weights: Mapping[str, Any]):
+    def __init__(self, weights: Mapping[str, Any], head: GaussianHead):
         weights = {name: np.asarray(weight, np.float32) for name, weight in weights.items()}
-        self.covariance, self.contextual = covariance_of(weights), is_contextual(weights)
+        self.head, self.action_size = head, head.action_size
         self._layers = [affine(weights, name) for name in hidden_names(weights)]
         self._mean = affine(weights, "mean")
-        self.obs_size, self.action_size = [*self._layers, self._mean][0][0].shape[0], self._mean[1].shape[0]
-        spread = SPREADS[self.covariance]
-        if self.contextual:
-            self._spread = affine(weights, spread)
+        first_weight, _ = (self._layers or [self._mean])[0]
+        self.obs_size = len(first_weight)
+        if head.contextual:
+            self._spread = affine(weights, head.spread)
         else:
-            self._shared_scale = self._scale(weights[f"{spread}/raw"])
+            self._shared_scale = self._scale(weights[f"{head.spread}/raw"])
         # single observations: matrix times vector with the transpose stored contiguously, which is fastest in NumPy
         self._single = [(np.ascontiguousarray(weight.T).dot, bias) for weight, bias in self._layers]
         self._single_mean = np.ascontiguousarray(self._mean[0].T).dot, self._mean[1]
@@ -43,21 +43,20 @@ class GaussianActor:
 
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> np.ndarray:
         """Draw standard normal numbers for steps in states [*states]."""
-        return rng.standard_normal((num_steps, *states, self.action_size), dtype=np.float32)
+        return self.head.noise(rng, num_steps, states)
 
     def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return mean + L·noise with Σ = LLᵀ and standard normal `noise` [..., act], neither squashed nor clipped."""
         features, mean = self._features_and_mean(observations)
-        scale = self._scale(_affine(features, self._spread)) if self.contextual else self._shared_scale
+        scale = self._scale(_affine(features, self._spread)) if self.head.contextual else self._shared_scale
         return add(mean, self._scaled(noise, scale), mean)
 
     def prepared(self, noise: np.ndarray) -> tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], np.ndarray]:
-        """Prepare a loop over single observations: return `sample`, or a faster equivalent, and the noise [T, act] for
-        it.
+        """Return an equivalent of `sample` for a loop over single observations, and the noise [T, act] to give it.
 
         For a shared covariance everything but the network is computed before the loop.
         """
-        if self.contextual:
+        if self.head.contextual:
             return self.sample, noise
         return self._shifted, self._scaled(noise, self._shared_scale) + self._mean[1]
 
@@ -67,7 +66,7 @@ class GaussianActor:
         return add(action, shift, action)
 
     def _scaled(self, noise: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        return scale * noise if self.covariance == "diagonal" else (scale @ noise[..., None])[..., 0]
+        return scale * noise if self.head.covariance == "diagonal" else (scale @ noise[..., None])[..., 0]
 
     def _single_features(self, x: np.ndarray) -> np.ndarray:
         for dot, bias in self._single:
@@ -89,7 +88,7 @@ class GaussianActor:
         """Compute standard deviations or Cholesky factors from raw numbers."""
         return (
             covariances.positive(raw)
-            if self.covariance == "diagonal"
+            if self.head.covariance == "diagonal"
             else covariances.cholesky_from_raw(raw, self.action_size)
         )
 
@@ -108,7 +107,8 @@ class HeadActor:
         self._layers = [affine(weights, name) for name in hidden_names(weights)]
         self._endings = [(ending.name, affine(weights, ending.name)) for ending in head.layers]
         self._shared = {name: weights[f"{name}/raw"] for name in head.shared}
-        self.obs_size = [*self._layers, self._endings[0][1]][0][0].shape[0]
+        first_weight, _ = (self._layers or [self._endings[0][1]])[0]
+        self.obs_size = len(first_weight)
 
     def mode(self, observations: np.ndarray) -> np.ndarray:
         """Return the most likely action."""
@@ -123,7 +123,7 @@ class HeadActor:
         return self.head.sample(self._outputs(observations), noise)
 
     def prepared(self, noise: Sequence[Any]) -> tuple[Callable[[np.ndarray, Any], np.ndarray], Sequence[Any]]:
-        """Prepare a loop over single observations: return `sample` and the noise unchanged."""
+        """Return `sample` and the noise unchanged: nothing can be computed before the loop."""
         return self.sample, noise
 
     def _outputs(self, x: np.ndarray) -> dict[str, np.ndarray]:
@@ -135,7 +135,7 @@ class HeadActor:
 
 def make_actor(weights: Mapping[str, Any], head: Head) -> GaussianActor | HeadActor:
     """Make the actor of a network's weights: a faster one for a single Gaussian."""
-    return GaussianActor(weights) if head.gaussian else HeadActor(weights, head)
+    return GaussianActor(weights, head) if isinstance(head, GaussianHead) else HeadActor(weights, head)
 
 
 class Policy:

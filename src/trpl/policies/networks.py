@@ -34,7 +34,7 @@ class PolicyNetwork:
         """Draw orthogonal weights (gain √2, last layers 0.01); biases and shared numbers are 0 or set by the head."""
         hidden_key, *keys = jax.random.split(key, max(3, 1 + len(self.head.layers)))
         weights = init_hidden(hidden_key, self.obs_size, self.hidden_sizes)
-        features_size = ([self.obs_size, *self.hidden_sizes])[-1]
+        features_size = (self.obs_size, *self.hidden_sizes)[-1]
         for own_key, (name, size, gain) in zip(keys, self.head.layers, strict=False):
             weights |= init_layer(own_key, name, (features_size, size), gain=gain)
         weights |= {f"{name}/raw": jnp.zeros(size) for name, size in self.head.shared.items()}
@@ -64,7 +64,7 @@ class ValueNetwork:
 
     def init(self, key: Array) -> Weights:
         hidden_key, value_key = jax.random.split(key)
-        features_size = ([self.obs_size, *self.hidden_sizes])[-1]
+        features_size = (self.obs_size, *self.hidden_sizes)[-1]
         return init_hidden(hidden_key, self.obs_size, self.hidden_sizes) | init_layer(
             value_key, "value", (features_size, 1), gain=VALUE_GAIN
         )

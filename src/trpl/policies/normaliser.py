@@ -4,30 +4,12 @@ import numpy as np
 
 
 def standardise(x: np.ndarray, shift: np.ndarray, scale: np.ndarray, clip: float | None) -> np.ndarray:
-    """Normalise observations, in float64 as their statistics.
-
-    Args:
-        x: Observations [..., obs].
-        shift: The subtrahend.
-        scale: The divisor.
-        clip: The limit of the result; None for no limit.
-
-    Returns:
-        The networks' inputs.
-    """
+    """Normalise observations [..., obs] to network inputs, in float64 until the result is rounded."""
     return clipped((x - shift) / scale, clip)
 
 
 def clipped(normalised: np.ndarray, clip: float | None) -> np.ndarray:
-    """Clip normalised observations to ± clip, and round them to float32.
-
-    Args:
-        normalised: The observations.
-        clip: The limit; None for no limit.
-
-    Returns:
-        The networks' inputs.
-    """
+    """Clip normalised observations to ± clip, unless that is None, and round them to float32."""
     if clip is not None:
         normalised = np.minimum(np.maximum(normalised, -clip), clip)
     return normalised.astype(np.float32)

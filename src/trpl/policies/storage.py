@@ -25,13 +25,13 @@ import numpy as np
 from trpl.errors import CheckpointError
 from trpl.policies.actions import map_problem, take_action_map
 from trpl.policies.heads import GaussianHead, Head, from_json
-from trpl.policies.weights import covariance_of, hidden_names, is_contextual
+from trpl.policies.weights import affine, covariance_of, hidden_names, is_contextual
 
 FOLDER, BEST = "checkpoints", "best"
 MANIFEST = "manifest.json"
 NUM_KEPT = 2
 FILE_NAME = re.compile(r"\w+\.safetensors")
-LARGEST = 1e15  # magnitude of observation statistics for which (x − shift)/scale stays within float32
+LARGEST_STATISTIC = 1e15  # of observations: magnitude for which (x − shift)/scale stays within float32
 Arrays = dict[str, np.ndarray]
 
 
@@ -66,10 +66,10 @@ def write_checkpoint(
     for part, arrays in parts.items():
         data = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
         files[f"{part}.safetensors"] = hashlib.sha256(data).hexdigest()
-        _write_flushed(temporary / f"{part}.safetensors", data)
+        write_flushed(temporary / f"{part}.safetensors", data)
     content = {"epoch": epoch, "meta": meta, "files": files}
     manifest = {"content": content, "sha256": _digest_json(content)}
-    _write_flushed(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
+    write_flushed(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
     final = folder / name
     shutil.rmtree(final, ignore_errors=True)  # an unsound checkpoint, or the previous one of this name
     temporary.rename(final)
@@ -80,14 +80,7 @@ def write_checkpoint(
 
 
 def checkpoint_folders(run: str | Path) -> list[Path]:
-    """List the checkpoints of a run, sound or not.
-
-    Args:
-        run: The run folder.
-
-    Returns:
-        Their folders, newest first.
-    """
+    """List the folders of a run's numbered checkpoints, sound or not, newest first."""
     return sorted((p for p in (Path(run) / FOLDER).glob("[0-9]" * 8) if p.is_dir()), reverse=True)
 
 
@@ -208,38 +201,54 @@ def stored_head(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> He
 
 
 def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
-    """Describe why weights are not a policy (names, shapes from layer to layer, finite numbers); None if they are."""
+    """Describe why arrays and metadata are not a policy with its normaliser; None if they are."""
     try:
         head = stored_head(arrays, meta)
     except ValueError as error:
         return f"of its head: {error}"
-    hidden, endings = hidden_names(arrays), head.layers
-    layers = [*hidden, *(ending.name for ending in endings)]
+    return (
+        _number_problem(arrays, head)
+        or _shape_problem(arrays, head)
+        or map_problem(arrays, head.action_size)
+        or _normaliser_problem(arrays, meta)
+    )
+
+
+def _number_problem(arrays: Arrays, head: Head) -> str | None:
+    """Describe which array is missing or not made of finite floats."""
+    layers = [*hidden_names(arrays), *(ending.name for ending in head.layers)]
     wanted = [f"{layer}/{kind}" for layer in layers for kind in ("weight", "bias")]
-    wanted += ["observation/shift", "observation/scale", *(f"{name}/raw" for name in head.shared)]
-    for name in wanted:
+    for name in (*wanted, "observation/shift", "observation/scale", *(f"{name}/raw" for name in head.shared)):
         if name not in arrays:
             return f"{name} is missing"
         if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
             return f"{name} is not an array of finite floats"
-    shapes = {name: array.shape for name, array in arrays.items()}
-    if len(shapes[f"{layers[0]}/weight"]) != 2:
+    return None
+
+
+def _shape_problem(arrays: Arrays, head: Head) -> str | None:
+    """Describe why layers do not fit together, from the observation to the head."""
+    hidden = hidden_names(arrays)
+    first, _ = affine(arrays, [*hidden, head.layers[0].name][0])
+    if first.ndim != 2:
         return "its first layer is not a matrix"
-    size = shapes[f"{layers[0]}/weight"][0]
-    fits = shapes["observation/shift"] == shapes["observation/scale"] == (size,) and head.action_size > 0 < size
-    for layer in hidden:
-        outputs = shapes[f"{layer}/bias"]
-        fits = fits and len(outputs) == 1 and shapes[f"{layer}/weight"] == (size, *outputs)
-        size = outputs[0] if len(outputs) == 1 else -1
-    for name, outputs, _ in endings:
-        fits = fits and shapes[f"{name}/weight"] == (size, outputs) and shapes[f"{name}/bias"] == (outputs,)
-    if not fits or any(shapes[f"{name}/raw"] != (length,) for name, length in head.shared.items()):
+    widths = [first.shape[0], *(affine(arrays, layer)[1].size for layer in hidden)]
+    layers = [*zip(hidden, widths, widths[1:], strict=False), *((name, widths[-1], n) for name, n, _ in head.layers)]
+    wanted = {
+        **{f"{name}/weight": (inputs, outputs) for name, inputs, outputs in layers},
+        **{f"{name}/bias": (outputs,) for name, _, outputs in layers},
+        **{f"{name}/raw": (length,) for name, length in head.shared.items()},
+        **dict.fromkeys(("observation/shift", "observation/scale"), (widths[0],)),
+    }
+    if not head.action_size or not widths[0] or any(arrays[name].shape != shape for name, shape in wanted.items()):
         return "its layers do not fit together"
-    problem = map_problem(arrays, head.action_size)
-    if problem:
-        return problem
+    return None
+
+
+def _normaliser_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
+    """Describe why observations cannot be normalised."""
     shift, scale = np.abs(arrays["observation/shift"]), arrays["observation/scale"]
-    if not ((shift < LARGEST) & (scale > 1 / LARGEST) & (scale < LARGEST)).all():
+    if not ((shift < LARGEST_STATISTIC) & (scale > 1 / LARGEST_STATISTIC) & (scale < LARGEST_STATISTIC)).all():
         return "its observation/shift and observation/scale are not valid statistics of observations"
     clip = meta.get("observation_clip", "missing")
     if clip is not None and not (type(clip) in (int, float) and 0 < clip < np.inf):
@@ -251,7 +260,8 @@ def _digest_json(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _write_flushed(path: Path, data: bytes) -> None:
+def write_flushed(path: Path, data: bytes) -> None:
+    """Write a file and sync it to disk."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()

@@ -21,14 +21,7 @@ def hidden_name(index: int) -> str:
 
 
 def hidden_names(weights: Mapping[str, A]) -> list[str]:
-    """Name the hidden layers.
-
-    Args:
-        weights: Arrays by name.
-
-    Returns:
-        The names, in order.
-    """
+    """Name the hidden layers, in order."""
     names: list[str] = []
     while f"{hidden_name(len(names))}/weight" in weights:
         names.append(hidden_name(len(names)))
@@ -36,15 +29,7 @@ def hidden_names(weights: Mapping[str, A]) -> list[str]:
 
 
 def affine(weights: Mapping[str, A], name: str) -> tuple[A, A]:
-    """Find weight and bias of a layer.
-
-    Args:
-        weights: Arrays by name.
-        name: The layer's name.
-
-    Returns:
-        Weight and bias.
-    """
+    """Find weight and bias of the layer `name`."""
     return weights[f"{name}/weight"], weights[f"{name}/bias"]
 
 

@@ -75,8 +75,6 @@ TABLES: Mapping[str, Table] = {  # by the names that methods use for their colum
             "eval_episodes": 20,
         },
     ),
-}
-TABLES = TABLES | {  # tasks with discrete actions, which are not in the paper
     "control": Table(
         "settings of this project for small discrete tasks (results/discrete)",
         "100 epochs",

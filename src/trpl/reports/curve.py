@@ -12,17 +12,16 @@ from trpl.runs import records
 from trpl.runs.folder import CURVE, EVALUATIONS, METRICS, read_config
 
 
-def learning_curve(run: str | Path, out: str | Path | None = None) -> Path:
+def learning_curve(run: str | Path) -> Path:
     """Write the learning curve of a run as PNG.
 
     Args:
         run: The run folder.
-        out: The file; in the run folder by default.
 
     Returns:
-        The file.
+        The file, which is in the run folder.
     """
-    path = Path(out) if out is not None else Path(run) / CURVE
+    path = Path(run) / CURVE
     curve_figure(run).savefig(path, dpi=150)
     return path
 

@@ -17,9 +17,9 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 
 from trpl.errors import RecordError, UsageError
-from trpl.methods import methods
+from trpl.methods import methods, palette
 from trpl.methods.registry import known
-from trpl.reports.groups import Group, group_runs, method_label
+from trpl.reports.groups import Group, controls_entropy, group_runs, method_label
 from trpl.reports.interpolation import interpolation
 from trpl.reports.look import FEW_STEPS, RC_PARAMS, Style, line_style, sequence, styles
 from trpl.reports.reading import Run, read_runs
@@ -31,8 +31,6 @@ REACHERS = {
     "trpl/Reacher5SparsePaper-v0": "5-link reacher, the paper's bouncing targets",
     "trpl/EpisodicReacher5-v0": "5-link reacher, whole movements",
 }
-
-
 BOUND = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 
 
@@ -79,7 +77,7 @@ def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figu
     ]
     if any(panel.bound is not None for panel in panels):
         handles.append(Line2D([], [], label="bound", **BOUND))
-    _literal(figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns))
+    _without_formulas(figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns))
     return figure
 
 
@@ -113,14 +111,26 @@ CurveOf = Callable[[Group, Measure], Curve | None]
 
 def task_panels(groups: Sequence[Group], measure: Measure, *, curve_of: CurveOf = curve, **options: Any) -> list[Panel]:
     """Make a panel per task with a line per group that recorded `measure`."""
-    look = styles(groups)
+    chosen = styles(groups)
     panels = []
     for env_id in dict.fromkeys(group.env_id for group in groups):
-        found = [(group, curve_of(group, measure)) for group in groups if group.env_id == env_id]
-        lines = [Line(group.name, look[group.name], line) for group, line in found if line is not None]
+        here = [group for group in groups if group.env_id == env_id]
+        lines = _lines(here, measure, lambda group: (group.name, chosen[group.name]), curve_of=curve_of)
         if lines:
             panels.append(Panel(_title(env_id, groups), lines, measure.label, **options))
     return panels
+
+
+def _lines(
+    groups: Sequence[Group],
+    measure: Measure,
+    look: Callable[[Group], tuple[str, Style]],
+    *,
+    curve_of: CurveOf = curve,
+) -> list[Line]:
+    """Make a line for each group that recorded `measure`, with the label and style that `look` gives it."""
+    found = [(group, curve_of(group, measure)) for group in groups]
+    return [Line(*look(group), line) for group, line in found if line is not None]
 
 
 def _title(env_id: str, groups: Sequence[Group]) -> str:
@@ -138,14 +148,9 @@ def _only(name: str, runs: Sequence[Run], wanted: Callable[[Run], bool], needs: 
     return chosen
 
 
-def _controlled(run: Run) -> bool:
-    found = known(run.method)
-    return found is not None and found.controls_entropy
-
-
 def curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
     """Draw learning curves without entropy control (paper, appendix, first figure of the additional results)."""
-    chosen = _only("curves", runs, lambda run: not _controlled(run), "runs without entropy control")
+    chosen = _only("curves", runs, lambda run: not controls_entropy(run.method), "runs without entropy control")
     return draw(task_panels(group_runs(chosen, by), RETURN))
 
 
@@ -153,7 +158,7 @@ def entropy_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
     """Draw learning curves with entropy control beside PPO and PAPI (paper, appendix, second figure)."""
     name = "entropy-curves"
     having = " or ".join(method.name for method in methods() if method.controls_entropy)
-    chosen = _only(name, runs, _controlled, f"runs of {having}")
+    chosen = _only(name, runs, lambda run: controls_entropy(run.method), f"runs of {having}")
     beside = [run for run in runs if (found := known(run.method)) and name in found.figures]
     return draw(task_panels(group_runs([*chosen, *beside], by), RETURN))
 
@@ -176,19 +181,18 @@ def penalty_ablation(runs: Sequence[Run]) -> Figure:
         {dict(g.variant)["regression_weight"] for g in groups if dict(g.variant)["regression"] == "penalty"}
     )
     shades = dict(zip(weights, sequence(len(weights)), strict=True))
+
+    def look(group: Group) -> tuple[str, Style]:
+        setting = dict(group.variant)
+        if setting["regression"] == "full":
+            return "full regression", Style(*palette.BLACK, palette.DASHED)
+        return f"α = {setting['regression_weight']:g}", shades[setting["regression_weight"]]
+
     panels = []
     for method, env_id in dict.fromkeys((group.method, group.env_id) for group in groups):
         here = [group for group in groups if (group.method, group.env_id) == (method, env_id)]
         here.sort(key=lambda group: dict(group.variant)["regression"] == "full")
-        lines = []
-        for group in here:
-            setting = dict(group.variant)
-            full = setting["regression"] == "full"
-            label = "full regression" if full else f"α = {setting['regression_weight']:g}"
-            style = Style("#222222", "#e8e8e8", "6 3") if full else shades[setting["regression_weight"]]
-            found = curve(group, MEAN_DISTANCE)
-            if found is not None:
-                lines.append(Line(label, style, found))
+        lines = _lines(here, MEAN_DISTANCE, look)
         bound = here[0].runs[0].metrics.values["mean_bound"][-1]
         title = f"{method_label(method)}, {_title(env_id, here)}"
         panels.append(Panel(title, lines, "distance to the old mean", bound=float(bound)))
@@ -202,19 +206,17 @@ def reacher(runs: Sequence[Run]) -> Figure:
     """
     needs = f"runs of {' or '.join(REACHERS)}"
     groups = group_runs(_only("reacher", runs, lambda run: run.env_id in REACHERS, needs), by=("contextual",))
-    look = styles([replace(group, variant=()) for group in groups])
+    chosen = styles([replace(group, variant=()) for group in groups])
+
+    def look(group: Group) -> tuple[str, Style]:
+        plain, contextual = method_label(group.method), dict(group.variant)["contextual"]
+        style = chosen[plain]._replace(dash=palette.DASHED if contextual else "")
+        return f"{plain}, contextual" if contextual else plain, style
+
     panels = []
     for env_id in dict.fromkeys(group.env_id for group in groups):
         here = [group for group in groups if group.env_id == env_id]
-        lines = []
-        for group in here:
-            plain = method_label(group.method)
-            contextual = dict(group.variant)["contextual"]
-            style = look[plain]._replace(dash="6 3" if contextual else "")
-            found = curve(group, RETURN)
-            if found is not None:
-                lines.append(Line(f"{plain}, contextual" if contextual else plain, style, found))
-        panels.append(Panel(_title(env_id, here), lines, RETURN.label))
+        panels.append(Panel(_title(env_id, here), _lines(here, RETURN, look), RETURN.label))
     return draw(panels, columns=2)
 
 
@@ -249,12 +251,12 @@ def profiles(found: Aggregates, look: dict[str, Style]) -> Figure:
     axes.set_ylabel("share of runs above τ")
     axes.set_ylim(0, 1.02)
     axes.set_xlim(found.thresholds[0], found.thresholds[-1])
-    _literal(figure.legend(loc="outside right upper"))
+    _without_formulas(figure.legend(loc="outside right upper"))
     return figure
 
 
-def _literal(legend: Legend) -> None:
-    """Show names literally: a dollar sign in a run's name does not begin a formula."""
+def _without_formulas(legend: Legend) -> None:
+    """Show names as they are: a dollar sign does not begin a formula."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 
@@ -267,8 +269,6 @@ FROM_RUNS: dict[str, Callable[..., Figure]] = {
     "entropy-curves": entropy_curves,
 }
 FIGURES = ("interpolation", *FROM_RUNS)
-
-
 VARIANTS = ("kl-change", "curves", "entropy-curves")  # figures whose methods can have variants
 
 

@@ -38,12 +38,23 @@ class Group:
         return f"{name} ({variant})" if variant else name
 
     @property
+    def every_run(self) -> tuple[Run, ...]:
+        """All runs, those left out included."""
+        return (*self.runs, *self.unfinished)
+
+    @property
     def finished(self) -> bool:
         return all(run.finished for run in self.runs)
 
     @property
-    def config(self) -> dict[str, Any]:
-        return self.runs[0].config
+    def total_steps(self) -> int:
+        return self.runs[0].total_steps
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of its runs, apart from those that name them."""
+        own = self.runs[0].config.items()
+        return {key: value for key, value in own if key not in ("method", "env_id", "seed")}
 
 
 def _words(key: str, value: Any) -> str:
@@ -56,6 +67,12 @@ def method_label(method: str) -> str:
     """Return a method's label for tables and figures; an unregistered one keeps its name."""
     found = known(method)
     return method if found is None else found.label
+
+
+def controls_entropy(method: str) -> bool:
+    """Tell whether a method is a variant with entropy control."""
+    found = known(method)
+    return found is not None and found.controls_entropy
 
 
 def place(method: str) -> int:
@@ -76,7 +93,7 @@ def group_runs(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
             if key not in run.config and key not in (*settings(), AS_RELEASED):
                 raise RecordError(f"{run.path}: there is no setting {key!r} to distinguish runs by")
         variant = tuple((key, _distinguishing_value(run, key)) for key in by)
-        gathered.setdefault((run.method, run.env_id, _text(variant)), []).append(run)
+        gathered.setdefault((run.method, run.env_id, _canonical(variant)), []).append(run)
     groups = []
     for (method, env_id, _), members in gathered.items():
         members.sort(key=lambda run: run.seed)
@@ -98,7 +115,9 @@ def _distinguishing_value(run: Run, key: str) -> Any:
 
 def _order(group: Group) -> tuple:
     task = PAPER_TASKS.index(group.env_id) if group.env_id in PAPER_TASKS else len(PAPER_TASKS)
-    variant = tuple((0, float(v), "") if isinstance(v, (int, float)) else (1, 0.0, _text(v)) for _, v in group.variant)
+    variant = tuple(
+        (0, float(v), "") if isinstance(v, (int, float)) else (1, 0.0, _canonical(v)) for _, v in group.variant
+    )
     return task, group.env_id, place(group.method), group.method, variant
 
 
@@ -108,7 +127,7 @@ def _check_alike(runs: Sequence[Run]) -> None:
     what = f"runs of {first.method} on {first.env_id}"
     for run in runs[1:]:
         keys = sorted((first.config.keys() | run.config.keys()) - NOT_COMPARED)
-        differing = [key for key in keys if _text(_setting(first, key)) != _text(_setting(run, key))]
+        differing = [key for key in keys if _canonical(_setting(first, key)) != _canonical(_setting(run, key))]
         if differing:
             listed = "; ".join(f"{key} is {_setting(first, key)!r} and {_setting(run, key)!r}" for key in differing)
             raise RecordError(
@@ -130,5 +149,6 @@ def _setting(run: Run, key: str) -> Any:
     return list(default) if isinstance(default, tuple) else default
 
 
-def _text(value: Any) -> str:
+def _canonical(value: Any) -> str:
+    """Write a setting so that equal ones, also lists and tables, are equal text."""
     return json.dumps(value, sort_keys=True)

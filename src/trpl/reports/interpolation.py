@@ -15,6 +15,7 @@ from matplotlib.patches import Ellipse
 
 from trpl.engines import NUMPY
 from trpl.gaussians import DiagGaussian, entropy
+from trpl.methods import palette
 from trpl.projections.frobenius import Frobenius
 from trpl.projections.kl.region import KL
 from trpl.projections.regions import Region
@@ -74,7 +75,7 @@ def interpolation() -> Figure:
         *(Line2D([], [], color=s, label=f"η = {m:g}") for s, m in zip(shades, MULTIPLIERS, strict=True)),
     ]
     figure.legend(handles=handles, loc="outside lower left", ncols=9, columnspacing=1.0, handlelength=1.3)
-    last.axhline(float(entropy(OLD)), color="black", linewidth=0.8, linestyle=line_style("2 2"), zorder=0)
+    last.axhline(float(entropy(OLD)), color="black", linewidth=0.8, linestyle=line_style(palette.DOTTED), zorder=0)
     last.set(xscale="log", title="(d) Entropy", xlabel="η", xticks=(1e-4, 1e-2, 1, 1e2, 1e4))
     return figure
 

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from trpl.methods.registry import known
-from trpl.reports.groups import Group, place
+from trpl.reports.groups import Group, controls_entropy, place
 from trpl.reports.look import FEW_STEPS
 from trpl.reports.markup import Content, Markup, cell, render, sort_header, table, tag, wide
 from trpl.reports.scores import (
-    SAME_BUDGET,
     Aggregates,
     Comparison,
     GroupScores,
@@ -32,7 +31,7 @@ ROWS_PER_BLOCK = 3  # of the paper's Table 1
 
 
 def summary(groups: Sequence[Group]) -> Markup:
-    runs = [run for group in groups for run in (*group.runs, *group.unfinished)]
+    runs = [run for group in groups for run in group.every_run]
     steps = sum(run.steps for run in runs)
     methods, tasks = len({group.name for group in groups}), len({group.env_id for group in groups})
     counts = (_count(len(runs), "run"), _count(methods, "method"), _count(tasks, "task"))
@@ -107,8 +106,7 @@ def _best(scores: Sequence[GroupScores]) -> dict[tuple[str, str], list[str]]:
     for entry in scores:
         for column in ("early", "final"):
             score: Score | None = getattr(entry, column)
-            found = known(entry.group.method)
-            key = (entry.group.env_id, column, found is not None and found.controls_entropy)
+            key = (entry.group.env_id, column, controls_entropy(entry.group.method))
             if score:
                 shown.setdefault(key, {})[entry.group.name] = round(float(score.estimate.value))
     best: dict[tuple[str, str], list[str]] = {}
@@ -119,7 +117,7 @@ def _best(scores: Sequence[GroupScores]) -> dict[tuple[str, str], list[str]]:
 
 
 def _task_header(task: str, scores: Sequence[GroupScores]) -> Content:
-    budgets = sorted({entry.group.runs[0].total_steps for entry in scores if entry.group.env_id == task})
+    budgets = sorted({entry.group.total_steps for entry in scores if entry.group.env_id == task})
     paper = paper_table()["tasks"].get(task)
     steps = ", ".join(map(_amount, budgets)) + " steps"
     beside = f"; paper: {paper['name']}, {paper['total_steps'] / 1e6:.3g} M" if paper else ""
@@ -130,7 +128,7 @@ def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str]) -> 
     if entry is None:
         return cell(None)
     score: Score | None = getattr(entry, column)
-    paper = comparable_result(entry.group.method, entry.group.env_id, entry.group.runs[0].total_steps)
+    paper = comparable_result(entry.group.method, entry.group.env_id, entry.group.total_steps)
     reported = tag("span", f"paper {paper[column][0]} ± {paper[column][1]}", class_="paper") if paper else None
     if score is None:
         reason, last = missing_reason(entry.group, column), recent(entry.group) if column == "final" else None
@@ -165,17 +163,13 @@ def same_steps(scores: Sequence[GroupScores]) -> Markup | None:
     """Show our return after as many steps as the paper's 20 % column covers, if the budgets differ."""
     rows = []
     for entry in scores:
-        task = paper_table()["tasks"].get(entry.group.env_id)
-        paper = paper_result(entry.group.method, entry.group.env_id)
-        if (
-            task
-            and paper
-            and entry.same_steps
-            and abs(entry.group.runs[0].total_steps / task["total_steps"] - 1) > SAME_BUDGET
-        ):
+        group = entry.group
+        paper = paper_result(group.method, group.env_id)
+        if paper and entry.same_steps and not comparable_result(group.method, group.env_id, group.total_steps):
+            steps = round(0.2 * paper_table()["tasks"][group.env_id]["total_steps"])
             numbers = [cell(float(x), digits=0) for x in entry.same_steps.estimate]
             rows.append([
-                cell(entry.group.env_id), cell(entry.group.name), cell(round(0.2 * task["total_steps"])),
+                cell(group.env_id), cell(group.name), cell(steps),
                 *numbers, cell(paper["early"][0]), cell(paper["early"][1]),
             ])  # fmt: skip
     if not rows:
@@ -252,7 +246,7 @@ def hyperparameters(groups: Sequence[Group]) -> Markup:
     parts = []
     for task in dict.fromkeys(group.env_id for group in groups):
         here = [group for group in groups if group.env_id == task]
-        keys = list(dict.fromkeys(key for g in here for key in g.config if key not in ("seed", "env_id", "method")))
+        keys = list(dict.fromkeys(key for group in here for key in group.settings))
         values = {key: [_setting(group, key) for group in here] for key in keys}
         differing = [key for key in keys if len(set(values[key])) > 1]
         shared = [key for key in keys if key not in differing]
@@ -266,16 +260,14 @@ def hyperparameters(groups: Sequence[Group]) -> Markup:
 
 
 def _setting(group: Group, key: str) -> str:
-    value = group.config.get(key)
+    value = group.settings.get(key)
     return "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def versions(groups: Sequence[Group]) -> Markup:
     """List each set of versions and commit, with its number of runs."""
     found = Counter(
-        (run.commit or "–", json.dumps(run.versions, sort_keys=True))
-        for group in groups
-        for run in (*group.runs, *group.unfinished)
+        (run.commit or "–", json.dumps(run.versions, sort_keys=True)) for group in groups for run in group.every_run
     )
     rows = [
         [

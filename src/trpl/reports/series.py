@@ -151,13 +151,13 @@ def audit(group: Group, part: str) -> Audit | None:
         return None
     return Audit(
         bound=float(np.nanmean(bound)),
-        network_mean=_nan(np.nanmean, before / bound),
-        network_worst=_nan(np.nanmax, before_max / bound),
+        network_mean=_unless_all_nan(np.nanmean, before / bound),
+        network_worst=_unless_all_nan(np.nanmax, before_max / bound),
         share_outside=float((before > bound)[~np.isnan(bound)].mean()),
-        projected_mean=_nan(np.nanmean, after / bound),
-        projected_worst=_nan(np.nanmax, after_max / bound),
+        projected_mean=_unless_all_nan(np.nanmean, after / bound),
+        projected_worst=_unless_all_nan(np.nanmax, after_max / bound),
     )
 
 
-def _nan(statistic: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> float:
+def _unless_all_nan(statistic: Callable[[np.ndarray], np.ndarray], values: np.ndarray) -> float:
     return float(statistic(values)) if not np.isnan(values).all() else float("nan")

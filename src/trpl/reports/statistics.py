@@ -93,7 +93,7 @@ def estimate(
     """Compute `statistic` of `scores` with its interval: Student's for a mean, else a bootstrap within each task."""
     value = statistic(scores)
     if statistic is mean:
-        return _students(value, student.combined([student.mean_of(task) for task in scores], _shares(scores)))
+        return _student_estimate(value, scores)
     if min(map(len, scores)) < MIN_RUNS:
         return Estimate(value, value * np.nan, value * np.nan)
     drawn = draw_indices([len(task) for task in scores], generator, num_resamples)
@@ -119,10 +119,8 @@ def compare(
     value = statistic(scores, others)
     if statistic is mean_difference:
         if paired:
-            found = [student.mean_of(x - y) for x, y in zip(scores, others, strict=True)]
-            return _students(value, student.combined(found, _shares(scores)))
-        found = [student.mean_of(task) for task in (*scores, *others)]
-        return _students(value, student.combined(found, [*_shares(scores), *(-w for w in _shares(others))]))
+            return _student_estimate(value, [x - y for x, y in zip(scores, others, strict=True)])
+        return _student_estimate(value, scores, minus=others)
     if min(map(len, (*scores, *others))) < MIN_RUNS:
         return Estimate(value, value * np.nan, value * np.nan)
     first = draw_indices([len(task) for task in scores], generator, num_resamples)
@@ -155,13 +153,12 @@ def curve_estimate(rows: np.ndarray) -> Estimate:
     return Estimate(value, value - half_width, value + half_width)
 
 
-def _students(value: np.ndarray, found: student.Mean) -> Estimate:
-    half_width = student.half_width(found)
+def _student_estimate(value: np.ndarray, scores: Scores, *, minus: Scores = ()) -> Estimate:
+    """Put Student's interval around `value`, the mean over tasks of `scores`, less that of `minus` if given."""
+    weight = 1.0 / len(scores)
+    weights = [weight] * len(scores) + [-weight] * len(minus)
+    half_width = student.half_width(student.combined([student.mean_of(task) for task in (*scores, *minus)], weights))
     return Estimate(value, value - half_width, value + half_width)
-
-
-def _shares(scores: Scores) -> list[float]:
-    return [1.0 / len(scores)] * len(scores)
 
 
 def pooled_half_width(samples: np.ndarray) -> float:

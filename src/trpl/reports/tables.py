@@ -26,8 +26,8 @@ def table1(scores: Sequence[GroupScores]) -> list[Row]:
     for entry in scores:
         group = entry.group
         task = paper_table()["tasks"].get(group.env_id)
-        paper = comparable_result(group.method, group.env_id, group.runs[0].total_steps)
-        row: Row = {"task": group.env_id, "method": group.name, "total_steps": group.runs[0].total_steps}
+        paper = comparable_result(group.method, group.env_id, group.total_steps)
+        row: Row = {"task": group.env_id, "method": group.name, "total_steps": group.total_steps}
         for name, found in (("early", entry.early), ("final", entry.final), ("same_steps", entry.same_steps)):
             row |= _score(name, found)
         row["paper_total_steps"] = task and task["total_steps"]
@@ -50,7 +50,7 @@ def run_rows(scores: Sequence[GroupScores]) -> list[Row]:
     """Make a row per run: its settings, progress and scores."""
     rows = []
     for entry in scores:
-        for run in (*entry.group.runs, *entry.group.unfinished):
+        for run in entry.group.every_run:
             own = {}
             for name in ("early", "final"):
                 score = getattr(entry, name)
@@ -128,8 +128,7 @@ def hyperparameter_rows(groups: Sequence[Group]) -> list[Row]:
     return [
         {"task": group.env_id, "method": group.name, "setting": key, "value": json.dumps(value)}
         for group in groups
-        for key, value in group.config.items()
-        if key not in ("seed", "env_id", "method")
+        for key, value in group.settings.items()
     ]
 
 

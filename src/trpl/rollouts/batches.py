@@ -17,14 +17,16 @@ from trpl.cores import num_cores
 from trpl.errors import FaultyEnvironmentError
 from trpl.messages import needs
 from trpl.policies.heads import Head
-from trpl.rollouts.environments import Environment
+from trpl.rollouts.environments import Ended, Environment
 from trpl.rollouts.processes import ProcessEnvironments
-from trpl.rollouts.seeds import ENVIRONMENT_STREAM, Ended, derived_seed
+from trpl.rollouts.seeds import ENVIRONMENT_STREAM, derived_seed
 from trpl.rollouts.spaces import head_of, observing
 from trpl.rollouts.task_spec import Task, as_task
 
 
 class Environments(Protocol):
+    """N environments that a collector steps together."""
+
     num_envs: int
     observation_size: int
     action_size: int
@@ -229,6 +231,7 @@ VECTORISATIONS: dict[str, Callable[..., Environments]] = {
 
 
 def make_environments(task: str | Task, *, num_envs: int, seed: int, vectorisation: str = "sync") -> Environments:
+    """Make the environments of a collector; `vectorisation` is a key of `VECTORISATIONS`."""
     if num_envs < 1:
         raise ValueError(f"num_envs must be at least 1, got {num_envs}")
     if vectorisation not in VECTORISATIONS:

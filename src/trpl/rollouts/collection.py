@@ -11,17 +11,14 @@ import numpy as np
 
 from trpl.rollouts.batches import make_environments
 from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
+from trpl.rollouts.seeds import NOISE_STREAM
 from trpl.rollouts.task_spec import Task, as_task
-
-NOISE_STREAM = 102  # third word of the seeds [seed, iteration, stream]
 
 
 class Actor(Protocol):
-    """The collector's interface to a policy: NumPy in, NumPy out, for normalised observations [obs] or [N, obs],
-    float32.
+    """The collector's interface to a policy, in NumPy: normalised observations are [obs] or [N, obs], float32.
 
-    `mode` acts without noise; `noise` draws the noise for `sample`, an entry per step; `prepared` is for a loop over
-    single observations. `trpl.policies.acting.make_actor` makes one.
+    `trpl.policies.acting.make_actor` makes one.
     """
 
     def mode(self, observations: np.ndarray) -> np.ndarray:
@@ -37,7 +34,7 @@ class Actor(Protocol):
         ...
 
     def prepared(self, noise: Any) -> tuple[Callable[[np.ndarray, Any], np.ndarray], Any]:
-        """Prepare a loop over single observations: return an equivalent of `sample`, and the noise for it."""
+        """Return an equivalent of `sample` for a loop over single observations, and the noise to give it."""
         ...
 
 
@@ -247,21 +244,15 @@ class Collector:
         for n in range(self.num_envs):
             start = 0
             for t in np.flatnonzero(ended[:, n]):
-                finished.append(
-                    (
-                        int(t),
-                        n,
-                        self._returns[n] + rewards[start : t + 1, n].sum(),
-                        self._lengths[n] + t + 1 - start,
-                    )
-                )
+                returned = self._returns[n] + rewards[start : t + 1, n].sum()
+                finished.append((int(t), n, returned, self._lengths[n] + t + 1 - start))
                 self._returns[n], self._lengths[n], start = 0.0, 0, t + 1
             self._returns[n] += rewards[start:, n].sum()
             self._lengths[n] += len(rewards) - start
         finished.sort()
         return (
-            np.array([episode[2] for episode in finished], dtype=np.float64),
-            np.array([episode[3] for episode in finished], dtype=np.int64),
+            np.array([returned for _, _, returned, _ in finished], dtype=np.float64),
+            np.array([length for _, _, _, length in finished], dtype=np.int64),
         )
 
 

@@ -24,6 +24,7 @@ from trpl.rollouts.lean import lean_step
 from trpl.rollouts.spaces import head_of, observing
 from trpl.rollouts.task_spec import LOCAL, Task, as_task
 
+Ended = list[tuple[int, np.ndarray]]  # of several environments: whose episode ended, and its last observation
 REGISTERING_PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}  # by the prefix of a task's name
 
 
@@ -47,14 +48,13 @@ def make_environment(env_id: str, *, render_mode: str | None = None, **kwargs: A
         UnsupportedSpaceError: Its observations or actions are not vectors.
         FaultyEnvironmentError: It cannot be made.
     """
-    options: dict[str, Any] = (
-        kwargs if render_mode is None else kwargs | {"render_mode": render_mode}
-    )  # not every environment has this argument
+    if render_mode is not None:  # not every environment has this argument
+        kwargs["render_mode"] = render_mode
     with warnings.catch_warnings(), _quiet_mujoco():
         warnings.filterwarnings("ignore", message=".*is out of date.*")
         try:
             _import_registering_package(env_id)
-            env = gym.make(env_id, disable_env_checker=True, **options)
+            env = gym.make(env_id, disable_env_checker=True, **kwargs)
         except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, ModuleNotFoundError) as error:
             raise UnknownEnvironmentError(_unknown(env_id, error)) from error
         except (Exception, SystemExit) as error:

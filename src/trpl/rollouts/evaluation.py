@@ -9,10 +9,9 @@ from trpl.errors import FaultyEnvironmentError
 from trpl.policies.normaliser import standardise
 from trpl.rollouts.collection import Actor
 from trpl.rollouts.environments import Environment
-from trpl.rollouts.seeds import derived_seed
+from trpl.rollouts.seeds import EVALUATION_STREAM, derived_seed
 from trpl.rollouts.task_spec import Task
 
-EVALUATION_STREAM = 103
 STEP_LIMIT = 100_000  # a longer episode is considered endless
 
 
@@ -80,20 +79,24 @@ class Evaluator:
 
         time_limit = self.environment.time_limit
         if self.released and time_limit is not None:
-            left_over = self._left_over or [0] * num_episodes
-            episodes = [run(n, time_limit - left_over[n]) for n in range(num_episodes)]
-            longest = max(episode.length for episode in episodes)
-            further = [range(n + num_episodes, STEP_LIMIT, num_episodes) for n in range(num_episodes)]
-            self._left_over = [
-                _continue(run, numbers, steps=longest - episode.length)
-                for numbers, episode in zip(further, episodes, strict=True)
-            ]
+            episodes = self._run_as_released(run, num_episodes, time_limit)
         else:
             episodes = [run(n) for n in range(num_episodes)]
         return Evaluation(
             returns=np.array([episode.total for episode in episodes], dtype=np.float64),
             lengths=np.array([episode.length for episode in episodes], dtype=np.int64),
         )
+
+    def _run_as_released(self, run: Callable[[int, int], Episode], num_episodes: int, time_limit: int) -> list[Episode]:
+        """Run episodes that leftover steps cut short; continue those that ended early, and keep their steps."""
+        left_over = self._left_over or [0] * num_episodes
+        episodes = [run(n, time_limit - left_over[n]) for n in range(num_episodes)]
+        longest = max(episode.length for episode in episodes)
+        self._left_over = [
+            _continue(run, range(n + num_episodes, STEP_LIMIT, num_episodes), steps=longest - episode.length)
+            for n, episode in enumerate(episodes)
+        ]
+        return episodes
 
     def state(self) -> dict[str, Any]:
         """Return what the next evaluation depends on besides its arguments.

@@ -14,8 +14,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from trpl.errors import ReplayError
 from trpl.policies.heads import Head
-from trpl.rollouts.environments import Environment
-from trpl.rollouts.seeds import ENVIRONMENT_STREAM, Ended, derived_seed
+from trpl.rollouts.environments import Ended, Environment
+from trpl.rollouts.seeds import ENVIRONMENT_STREAM, derived_seed
 from trpl.rollouts.task_spec import Task, as_task
 
 

@@ -1,10 +1,9 @@
-"""Seeds of environments as functions of a run's seed, and the type of ended episodes."""
+"""Seeds as functions of a run's seed; each use of randomness is a stream with a number of its own."""
 
 import numpy as np
 
-ENVIRONMENT_STREAM = 101
-
-Ended = list[tuple[int, np.ndarray]]  # which environment's episode ended, and its last observation
+# the last word of the seeds [seed, ..., stream]
+ENVIRONMENT_STREAM, NOISE_STREAM, EVALUATION_STREAM, VIDEO_STREAM, LEARNING_STREAM = 101, 102, 103, 104, 201
 
 
 def derived_seed(*words: int) -> int:

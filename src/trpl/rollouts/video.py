@@ -19,10 +19,9 @@ import numpy as np
 
 from trpl.errors import FaultyEnvironmentError, RenderingError, UsageError
 from trpl.rollouts.environments import Environment
-from trpl.rollouts.seeds import derived_seed
+from trpl.rollouts.seeds import VIDEO_STREAM, derived_seed
 from trpl.rollouts.task_spec import Task, as_task
 
-VIDEO_STREAM = 104
 DEFAULT_FPS = 30
 GIF_FPS = 50  # most viewers slow down anything faster
 FORMATS = (".mp4", ".gif")
@@ -78,13 +77,18 @@ def record(
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"a video is written as {' or '.join(FORMATS)}, not as {path.suffix or path.name!r}")
-    with _headless_backend(), closing(_made(task, seed, "rgb_array", camera, size)) as environment:
+    with (
+        _headless_backend(),
+        closing(_environment(task, seed=seed, render_mode="rgb_array", camera=camera, size=size)) as environment,
+    ):
         fps = environment.gym_env.metadata.get("render_fps", DEFAULT_FPS)
         draw = partial(_draw, environment, follow=camera is None)
         draw()  # fails before a file is created
         path.parent.mkdir(parents=True, exist_ok=True)
         with _writer(path, fps) as append:
-            played = _episodes(environment, policy, lambda: append(draw()), episodes, seed, max_steps)
+            played = _play(
+                environment, policy, lambda: append(draw()), episodes=episodes, seed=seed, max_steps=max_steps
+            )
     return Recording(path, sum(frames for _, frames in played), [total for total, _ in played])
 
 
@@ -99,15 +103,17 @@ def show(
     size: tuple[int, int] | None = None,
 ) -> list[float]:
     """Play episodes in a window; return their returns. The arguments are those of `record`."""
-    if sys.platform.startswith("linux") and not any(os.environ.get(v) for v in SCREENS):
+    if not _has_screen():
         raise RenderingError("there is no screen to show it on: write a video instead, --video FILE.mp4")
-    with closing(_made(task, seed, "human", camera, size)) as environment:
-        return [total for total, _ in _episodes(environment, policy, lambda: None, episodes, seed, max_steps)]
+    with closing(_environment(task, seed=seed, render_mode="human", camera=camera, size=size)) as environment:
+        played = _play(environment, policy, lambda: None, episodes=episodes, seed=seed, max_steps=max_steps)
+    return [total for total, _ in played]
 
 
-def _made(
-    task: str | Task, seed: int, render_mode: str, camera: str | None, size: tuple[int, int] | None
+def _environment(
+    task: str | Task, *, seed: int, render_mode: str, camera: str | None, size: tuple[int, int] | None
 ) -> Environment:
+    """Make an environment that can be rendered, with this camera and picture size if given."""
     options: dict[str, Any] = {} if camera is None else {"camera_name": camera}
     options |= {} if size is None else {"width": size[0], "height": size[1]}
     env_id = as_task(task).env_id
@@ -137,35 +143,26 @@ def _cameras(env: Any) -> list[str] | None:
     return [model.camera(n).name for n in range(model.ncam)] if hasattr(model, "ncam") else None
 
 
-def _episodes(
+def _play(
     environment: Environment,
     policy: Callable[[np.ndarray], Any],
-    shown: Callable[[], None],
+    show_frame: Callable[[], None],
+    *,
     episodes: int,
     seed: int,
     max_steps: int,
 ) -> list[tuple[float, int]]:
     """Play episodes; return the return and the number of frames of each."""
-    seeds = [derived_seed(seed, episode, VIDEO_STREAM) for episode in range(episodes)]
-    return [_play(environment, policy, shown, seed=number, max_steps=max_steps) for number in seeds]
-
-
-def _play(
-    environment: Environment,
-    policy: Callable[[np.ndarray], Any],
-    shown: Callable[[], None],
-    *,
-    seed: int,
-    max_steps: int,
-) -> tuple[float, int]:
-    """Play one episode; return its return and the number of frames."""
-    observation, total, ended = environment.begin(seed=seed), 0.0, False
-    shown()
-    while not ended and environment.num_steps < max_steps:
-        observation, reward, terminated, truncated = environment.step(policy(observation))
-        shown()
-        total, ended = total + reward, terminated or truncated
-    return total, environment.num_steps + 1
+    played = []
+    for episode in range(episodes):
+        observation, total, ended = environment.begin(seed=derived_seed(seed, episode, VIDEO_STREAM)), 0.0, False
+        show_frame()
+        while not ended and environment.num_steps < max_steps:
+            observation, reward, terminated, truncated = environment.step(policy(observation))
+            show_frame()
+            total, ended = total + reward, terminated or truncated
+        played.append((total, environment.num_steps + 1))
+    return played
 
 
 def _draw(environment: Environment, *, follow: bool) -> np.ndarray:
@@ -205,11 +202,15 @@ def _writer(path: Path, fps: float) -> Iterator[Callable[[np.ndarray], None]]:
         yield writer.append_data  # type: ignore[attr-defined]
 
 
+def _has_screen() -> bool:
+    """Tell whether a window can be opened; only on Linux is that in doubt."""
+    return not sys.platform.startswith("linux") or any(os.environ.get(name) for name in SCREENS)
+
+
 @contextmanager
 def _headless_backend() -> Iterator[None]:
     """Set MUJOCO_GL to an installed library inside the context, if there is no screen and it is not set."""
-    has_screen = not sys.platform.startswith("linux") or any(os.environ.get(v) for v in SCREENS)
-    if has_screen or os.environ.get("MUJOCO_GL"):
+    if _has_screen() or os.environ.get("MUJOCO_GL"):
         yield
         return
     backend = next((name for name, library in HEADLESS_LIBRARIES.items() if find_library(library)), None)

@@ -24,7 +24,7 @@ from typing import Any
 
 from trpl.errors import ConfigError, RecordError, RunError
 from trpl.methods.registry import config_from_json, plugins
-from trpl.policies import storage
+from trpl.policies.storage import BEST, best_or_same, newest_checkpoint, write_flushed
 from trpl.settings import Config
 
 CONFIG, METRICS, EVALUATIONS, TIMINGS = "config.json", "metrics.jsonl", "evaluations.jsonl", "timings.jsonl"
@@ -112,10 +112,7 @@ def replace_file(path: Path, content: bytes) -> None:
         content: Its new content.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # two processes may write the same file
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    write_flushed(temporary, content)
     os.replace(temporary, path)
 
 
@@ -197,13 +194,13 @@ def locate(path: str | Path) -> tuple[Path, Path]:
         RunError: It is neither.
         CheckpointError: The run has no sound checkpoint, or this is not one.
     """
-    path = storage.best_or_same(path)
+    path = best_or_same(path)
     run = path if is_run(path) else next((parent for parent in path.absolute().parents if is_run(parent)), None)
-    if run is not None and path.name == "best" and not path.exists():
+    if run is not None and path.name == BEST and not path.exists():
         raise RunError(f"{run} has no best checkpoint: it was not evaluated yet")
     if run is None or not path.exists():
         raise RunError(f"{path} is not a run folder (it has no {CONFIG}), nor a checkpoint of one{_run_inside(path)}")
-    return run, storage.newest_checkpoint(path)
+    return run, newest_checkpoint(path)
 
 
 def _run_inside(path: Path) -> str:

@@ -81,7 +81,7 @@ class Progress(Screen):
 def remarks(config: Config, head: Head) -> list[str]:
     """List what a user may not expect of a run, before it starts."""
     parts = head.parts if isinstance(head, ProductHead) else (head,)
-    boxes = {_taken(part.actions) for part in parts if isinstance(part, GaussianHead)}
+    boxes = {_treatment(part.actions) for part in parts if isinstance(part, GaussianHead)}
     found = [] if head.gaussian else [f"the policy is a {head.words}"]
     found += [f"actions {how}; initial deviation {config.initial_std:g}" for how in sorted(boxes)]
     if all(config.env_id not in table.tasks for table in TABLES.values()):
@@ -92,7 +92,7 @@ def remarks(config: Config, head: Head) -> list[str]:
     return found
 
 
-def _taken(actions: ActionMap | None) -> str:
+def _treatment(actions: ActionMap | None) -> str:
     """Say how a Gaussian's numbers become actions in a Box."""
     if actions is None:
         return "as the policy gives them"

@@ -99,6 +99,18 @@ def read(folder: Path, name: str) -> list[Record]:
     return rows
 
 
+def mean_returns(folder: Path) -> dict[int, float]:
+    """Average the returns of each evaluation of a run.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        The means by epoch.
+    """
+    return {row["epoch"]: float(np.mean(row["returns"])) for row in read(folder, EVALUATIONS)}
+
+
 def check(record: Any, *, where: str) -> None:
     """Refuse anything but a record: an epoch, and finite numbers, lists of them or null by name."""
     if not isinstance(record, dict) or type(record.get("epoch")) is not int:

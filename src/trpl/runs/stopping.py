@@ -41,7 +41,8 @@ def stop_requests() -> Iterator[StopRequest]:
             raise stop.fault
         stop.signal = stop.signal or number
         stop.set()
-        stop.handled = stop.handled and number != signal.SIGTERM  # the previous handler takes a second one
+        if number == signal.SIGTERM:
+            stop.handled = False  # the previous handler, which is restored here, would take the SIGTERM of `fail`
         signal.signal(number, before[signal.Signals(number)])
 
     for number in before:

@@ -22,6 +22,7 @@ from trpl.messages import os_problem
 from trpl.policies.acting import make_actor
 from trpl.policies.storage import checkpoint_folders
 from trpl.rollouts import Collector, Evaluator, Rollout, Task
+from trpl.rollouts.seeds import LEARNING_STREAM
 from trpl.runs import checkpoints, records
 from trpl.runs.binding import Binding
 from trpl.runs.events import event_writer
@@ -39,8 +40,6 @@ from trpl.runs.progress import Progress
 from trpl.runs.stopping import stop_requests
 from trpl.runs.watchdog import Watchdog
 from trpl.settings.config import WINDOW, Config
-
-LEARNING_STREAM = 201  # third word of the seeds [seed, epoch, stream]
 
 
 class RunResult(NamedTuple):
@@ -75,7 +74,7 @@ class Trainer:
             self.watchdog = opened.enter_context(
                 Watchdog(seconds=config.env_timeout, env_id=config.env_id, folder=folder)
             )
-            with self.watchdog.watching(tuple):  # `tuple()` never changes: making all environments counts as one step
+            with self.watchdog.watching():
                 self.collector = opened.enter_context(contextlib.closing(make_collector(config)))
                 self.evaluator = opened.enter_context(contextlib.closing(make_evaluator(config)))
             self.algorithm = make_algorithm(
@@ -193,19 +192,16 @@ class Trainer:
             progress.begin(self.epoch, self.head)
             while self.epoch < config.last_epoch and not stop.is_set():
                 metrics, evaluation, proceed = self.step(events)
-                if self.epoch % config.checkpoint_every == 0:
-                    self.save()
                 progress.update(self.epoch, metrics, evaluation)
                 if word := self.binding.advice(metrics):
                     progress.say(word)
                 if not proceed:
                     break
-        if self.saved != self.epoch:
-            self.save()
+        self.save()
         return stop.signal
 
     def step(self, events: Sequence[Callback]) -> tuple[dict[str, Any], float | None, bool]:
-        """Do one epoch: collect, learn, evaluate, record.
+        """Do one epoch: collect, learn, evaluate, record, and save if a checkpoint is due.
 
         Args:
             events: Functions of steps and scalars.
@@ -247,6 +243,8 @@ class Trainer:
         records.append(self.folder / TIMINGS, {"epoch": self.epoch, "steps": steps, **timing})
         scalars = metrics | timing | {"evaluation_return": evaluation}
         answers = [event(steps, scalars) for event in events]
+        if self.epoch % config.checkpoint_every == 0:
+            self.save()
         return metrics | timing, evaluation, all(answer is not False for answer in answers)
 
     def evaluate(self, steps: int) -> float | None:
@@ -288,7 +286,9 @@ class Trainer:
         return mean
 
     def save(self) -> None:
-        """Write a checkpoint, after syncing the records that belong to it."""
+        """Write a checkpoint, after syncing the records that belong to it, unless this epoch has one."""
+        if self.saved == self.epoch:
+            return
         records.flush(self.folder)
         checkpoints.save(
             self.folder,
@@ -385,6 +385,13 @@ def check_finite(metrics: dict[str, Any], *, epoch: int, folder: Path) -> None:
 
 
 def final_return(folder: Path) -> float | None:
-    """Average the returns of the last 20 evaluations."""
-    last = records.read(folder, EVALUATIONS)[-WINDOW:]
-    return float(np.mean([np.mean(record["returns"]) for record in last])) if last else None
+    """Average the returns of the last 20 evaluations.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        The mean, None without any evaluation.
+    """
+    returns = list(records.mean_returns(folder).values())
+    return float(np.mean(returns[-WINDOW:])) if returns else None

@@ -62,8 +62,11 @@ class Watchdog:
             self._guard.communicate()
 
     @contextlib.contextmanager
-    def watching(self, position: Callable[[], Any]) -> Iterator[None]:
-        """Require that `position()` changes at least every `seconds` inside the context."""
+    def watching(self, position: Callable[[], Any] = lambda: 0) -> Iterator[None]:
+        """Require that `position()` changes at least every `seconds` inside the context.
+
+        Without a position the whole context may take `seconds`.
+        """
         self._position = position
         self._tell("+")
         try:

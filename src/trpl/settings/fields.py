@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 import types
 import typing
 from collections.abc import Mapping
@@ -15,6 +16,12 @@ from trpl.messages import nearest
 from trpl.settings.search import Range
 
 LARGEST_INT = 10**12
+LIMITS = {  # rule of a setting → what its value must satisfy, and how messages say it
+    "above": (operator.gt, "above"),
+    "least": (operator.ge, "at least"),
+    "below": (operator.lt, "below"),
+    "most": (operator.le, "at most"),
+}
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a name", dict: "values by name"}
 
 
@@ -50,11 +57,10 @@ def setting(
     Returns:
         The field.
     """
-    rules = {"above": above, "least": least, "below": below, "most": most}
-    limits = {name: limit for name, limit in rules.items() if limit is not None}
+    limits = {"above": above, "least": least, "below": below, "most": most}
     metadata = {
         "help": help,
-        "limits": limits,
+        "limits": {rule: limit for rule, limit in limits.items() if limit is not None},
         "choices": choices,
         "optional": optional,
         "search": search,
@@ -96,8 +102,9 @@ def checked(field: dataclasses.Field, owner: type, value: Any, *, method: str) -
     if rules["choices"] and value not in rules["choices"]:
         known = rules["choices"]
         raise ConfigError(f"{name} {value!r} is not one of {', '.join(known)}{nearest(value, known)}")
-    for number in value if isinstance(value, tuple) else () if isinstance(value, dict | str | bool) else (value,):
-        _check_range(name, number, rules["limits"])
+    for number in value if isinstance(value, tuple) else (value,):
+        if type(number) in (int, float):
+            _check_range(name, number, rules["limits"])
     return value
 
 
@@ -118,17 +125,11 @@ def _typed(name: str, value: Any, wanted: type) -> Any:
     return value
 
 
-def _check_range(name: str, value: Any, limits: Mapping[str, float]) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
+def _check_range(name: str, value: float, limits: Mapping[str, float]) -> None:
+    if not math.isfinite(value):
         raise ConfigError(f"{name} must be a finite number, not {value}")
-    tests = {
-        "above": (lambda v, limit: v > limit, "above"),
-        "least": (lambda v, limit: v >= limit, "at least"),
-        "below": (lambda v, limit: v < limit, "below"),
-        "most": (lambda v, limit: v <= limit, "at most"),
-    }
     for rule, limit in limits.items():
-        holds, words = tests[rule]
+        holds, words = LIMITS[rule]
         if not holds(value, limit):
             raise ConfigError(f"{name} must be {words} {limit:g}, not {value:g}")
 

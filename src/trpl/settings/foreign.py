@@ -97,24 +97,25 @@ WORDS: dict[str, str] = {
 }
 
 
-def suggestion(name: str, known: Iterable[str], *, shown: str = "{}") -> str:
+def suggestion(name: str, known: Iterable[str], *, as_flags: bool = False) -> str:
     """Suggest a setting for an unknown name: one with the same meaning, or else with similar spelling.
 
     Args:
         name: The unknown name, with dashes or underscores.
         known: The existing names, as settings are written in Python.
-        shown: The format of a setting for the caller, "--{}" on the command line.
+        as_flags: Whether to write the suggested setting as on the command line: `--mean-bound`.
 
     Returns:
         Words to append to the unknown name; empty if nothing is similar.
     """
+
+    def shown(setting: str) -> str:
+        return f"--{setting.replace('_', '-')}" if as_flags else setting
+
     known, plain = list(known), name.strip("-").replace("-", "_").lower()
     if plain in WORDS:
         return f": {WORDS[plain]}"
     if SETTINGS.get(plain) in known:
-        setting = SETTINGS[plain]
-        return f"; here it is {shown.format(setting.replace('_', '-') if '-' in shown else setting)!r}"
+        return f"; here it is {shown(SETTINGS[plain])!r}"
     found = closest(plain, known)
-    if found is None:
-        return ""
-    return f"; did you mean {shown.format(found.replace('_', '-') if '-' in shown else found)!r}?"
+    return "" if found is None else f"; did you mean {shown(found)!r}?"

@@ -47,15 +47,7 @@ def compact(run: str | Path, results: str | Path, *, place: str | Path | None = 
 
 
 def recorded(config: Config, folder: Path) -> bool:
-    """Tell whether a folder holds the records of a finished run with these settings.
-
-    Args:
-        config: The settings.
-        folder: The folder for the run's compact records.
-
-    Returns:
-        Whether the run is done.
-    """
+    """Tell whether a folder holds the compact records of a finished run with these settings."""
     return is_run(folder) and _last_epoch(folder) == config.last_epoch and not differing(config, read_config(folder))
 
 

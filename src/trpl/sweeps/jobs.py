@@ -72,14 +72,7 @@ class Job:
 
 
 def check_folder(job: Job) -> None:
-    """Refuse a folder that holds a run with other settings, naming the difference.
-
-    Args:
-        job: The job.
-
-    Raises:
-        ConfigError: The settings differ.
-    """
+    """Refuse a folder that holds a run with other settings, naming the first difference."""
     if not is_run(job.folder):
         return
     found = read_config(job.folder)

@@ -20,7 +20,7 @@ single run: `trpl train kl Hopper-v4 --preset FILE` uses its values for that met
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,29 +83,18 @@ def planned_runs(name: str, *, seeds: Sequence[int] | None = None, overrides: Va
     check_overrides(overrides)
     sweeps = named_sweeps()
     if name in sweeps:
-        configs = [_changed(config, overrides) for config in sweeps[name].configs]
-        variants, seeds = _difference_names(configs), seeds or (0,)
+        configs, own_seeds = _named_configs(sweeps[name].configs, overrides), (0,)
     elif Path(name).suffix == ".toml":
         plan = read_plan(name)
-        for wanted in ("methods", "tasks"):
-            if not getattr(plan, wanted):
-                raise ConfigError(f'{name} has no {wanted}: a sweep needs {wanted} = ["..."]')
-        found = [
-            (preset(method, env_id, **plan.overrides(method, env_id) | dict(changes) | overrides), variant)
-            for env_id in plan.tasks
-            for method in plan.methods
-            for variant, changes in (plan.variant or {"": {}}).items()
-        ]
-        configs, variants = [config for config, _ in found], [variant for _, variant in found]
-        seeds = seeds or plan.seeds
+        configs, own_seeds = _planned_configs(plan, overrides, file=name), plan.seeds
     else:
         raise ConfigError(
             f"there is no sweep {name!r}{nearest(name, sweeps)}; give a .toml file or one of {', '.join(sweeps)}"
         )
     runs = [
         PlannedRun(config.replace(seed=seed), Path(config.env_id, config.method, variant, f"seed-{seed}"))
-        for seed in seeds
-        for config, variant in zip(configs, variants, strict=True)
+        for seed in seeds or own_seeds
+        for config, variant in configs
     ]
     if len({run.folder for run in runs}) < len(runs):
         raise ConfigError(f"{name}: two runs are the same; list each method, task, variant and seed once")
@@ -206,9 +195,23 @@ def overrides_of(config: Config) -> dict[str, Any]:
         found |= missing
 
 
-def _changed(config: Config, overrides: Values) -> Config:
-    """Return `config` with `overrides` and the settings that they imply, as on the command line of a single run."""
-    return preset(config.method, config.env_id, **{**overrides_of(config), **overrides})
+def _named_configs(configs: Iterable[Config], overrides: Values) -> list[tuple[Config, str]]:
+    """Apply overrides, with the settings that they imply, to a named sweep; return configurations and variants."""
+    changed = [preset(c.method, c.env_id, **{**overrides_of(c), **overrides}) for c in configs]
+    return list(zip(changed, _difference_names(changed), strict=True))
+
+
+def _planned_configs(plan: Plan, overrides: Values, *, file: str) -> list[tuple[Config, str]]:
+    """List the configurations of a sweep file, each with its variant ("" without any)."""
+    for wanted in ("methods", "tasks"):
+        if not getattr(plan, wanted):
+            raise ConfigError(f'{file} has no {wanted}: a sweep needs {wanted} = ["..."]')
+    return [
+        (preset(method, env_id, **{**plan.overrides(method, env_id), **changes, **overrides}), variant)
+        for env_id in plan.tasks
+        for method in plan.methods
+        for variant, changes in (plan.variant or {"": {}}).items()
+    ]
 
 
 def _difference_names(configs: Sequence[Config]) -> list[str]:

@@ -129,7 +129,10 @@ class Sweep:
     def run(self) -> SweepResult:
         """Run until all jobs are done or failed twice, or until SIGTERM or Ctrl-C; a second signal kills workers."""
         for job in self.jobs:
-            self.finish(job) if job.finished else self.pending.setdefault(job, 0.0)
+            if job.finished:
+                self.finish(job)
+            else:
+                self.pending[job] = 0.0
         if self.done:
             self.table.say(f"{len(self.done)} of {len(self.jobs)} runs are done already")
         try:

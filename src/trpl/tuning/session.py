@@ -2,6 +2,7 @@
 
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,57 +67,69 @@ def tune(
 
 
 def watch(tuning: Tuning, study: Any, *, num_workers: int, screen: "StudyTable") -> tuple[list[str], int | None]:
-    """Run workers until none finds more to do; restart a crashed one once.
-
-    Args:
-        tuning: The study.
-        study: Its Optuna object.
-        num_workers: The number of processes.
-        screen: The display of the best trials.
-
-    Returns:
-        Failures of workers, and the signal that stopped the session.
-    """
-    processes: dict[int, subprocess.Popen] = {}
-    tries = dict.fromkeys(range(num_workers), 0)
-    failures: list[str] = []
-
-    def start(worker: int) -> None:
-        words = [*command(tuning), f"--as-worker={worker}"]
-        processes[worker] = start_worker(
-            words,
-            log=log_of(tuning, worker),
-            compiled=tuning.out / COMPILED,
-            variables={STORAGE_VARIABLE: tuning.storage} if tuning.storage else {},
-        )
-
+    """Run workers until none finds more to do, or until SIGTERM or Ctrl-C; return failures and the signal."""
+    workers = Workers(tuning)
     with stop_requests() as stop:
         try:
-            for worker in tries:
-                start(worker)
-            while processes:
+            for number in range(num_workers):
+                workers.start(number)
+            while workers.processes:
                 time.sleep(TICK_SECONDS)
-                for worker, process in list(processes.items()):
-                    if stop.is_set() and process.stdin is not None and not process.stdin.closed:
-                        release(process)
-                    if process.poll() is None:
-                        continue
-                    del processes[worker]
-                    release(process)
-                    tries[worker] += 1
-                    if process.returncode and not stop.is_set():
-                        if tries[worker] < NUM_TRIES:
-                            start(worker)
-                        else:
-                            log = log_of(tuning, worker)
-                            reason = describe_exit(process.returncode)
-                            failures.append(f"worker {worker} {reason}; the end of {log}:\n{log_tail(log)}")
+                if stop.is_set():
+                    workers.stop()
+                workers.handle_ended(stopping=stop.is_set())
                 screen.show(study)
         except BaseException:
-            for process in processes.values():
-                process.kill()
+            workers.kill()
             raise
-        return failures, stop.signal
+        return workers.failures, stop.signal
+
+
+class Workers:
+    """The processes of a session, by number; one that crashes is restarted once."""
+
+    def __init__(self, tuning: Tuning):
+        self.tuning = tuning
+        self.processes: dict[int, subprocess.Popen] = {}
+        self.failures: list[str] = []
+        self._crashes: Counter[int] = Counter()
+
+    def start(self, number: int) -> None:
+        self.processes[number] = start_worker(
+            [*command(self.tuning), f"--as-worker={number}"],
+            log=self.log(number),
+            compiled=self.tuning.out / COMPILED,
+            variables={STORAGE_VARIABLE: self.tuning.storage} if self.tuning.storage else {},
+        )
+
+    def log(self, number: int) -> Path:
+        return self.tuning.folder / f"worker-{number}.log"
+
+    def handle_ended(self, *, stopping: bool) -> None:
+        """Forget processes that have ended; restart a crashed one, or note its second crash."""
+        for number, process in list(self.processes.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del self.processes[number]
+            release(process)
+            if code == 0 or stopping:
+                continue
+            self._crashes[number] += 1
+            if self._crashes[number] < NUM_TRIES:
+                self.start(number)
+            else:
+                log = self.log(number)
+                self.failures.append(f"worker {number} {describe_exit(code)}; the end of {log}:\n{log_tail(log)}")
+
+    def stop(self) -> None:
+        """Ask every worker to save and stop."""
+        for process in self.processes.values():
+            release(process)
+
+    def kill(self) -> None:
+        for process in self.processes.values():
+            process.kill()
 
 
 def command(tuning: Tuning) -> list[str]:
@@ -125,10 +138,6 @@ def command(tuning: Tuning) -> list[str]:
     amount = [f"--trials={tuning.num_trials}", f"--seeds={tuning.num_seeds}"]
     extra = [f"--plugin={word}" for word in plugins()]
     return ["tune", tuning.method, tuning.env_id, *amount, *where, *options(tuning.fixed), *extra]
-
-
-def log_of(tuning: Tuning, worker: int) -> Path:
-    return tuning.folder / f"worker-{worker}.log"
 
 
 class StudyTable(Screen):

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trpl.errors import RunError
-from trpl.runs import records
-from trpl.runs.folder import EVALUATIONS, is_run, locked, read_config, write_config
+from trpl.runs.folder import is_run, locked, read_config, write_config
+from trpl.runs.records import mean_returns
 from trpl.runs.trainer import Trainer
 from trpl.settings.config import WINDOW, Config
 
@@ -36,7 +36,7 @@ class SeedRuns(contextlib.ExitStack):
 
         Earlier epochs are read from the records. Raises Stopped, with all runs saved, once `stop` is set.
         """
-        seen = [evaluations(trainer.folder) for trainer in self.trainers]
+        seen = [mean_returns(trainer.folder) for trainer in self.trainers]
         for epoch in range(1, self.configs[0].last_epoch + 1):
             for trainer, returns in zip(self.trainers, seen, strict=True):
                 if trainer.epoch >= epoch:
@@ -47,28 +47,19 @@ class SeedRuns(contextlib.ExitStack):
                 _, evaluation, _ = trainer.step([])  # no events: a trial's records are in the study and the run folders
                 if evaluation is not None:
                     returns[epoch] = evaluation
-                if epoch % trainer.config.checkpoint_every == 0:
-                    trainer.save()
             if self.configs[0].evaluates(epoch):
                 yield epoch, score(seen, epoch=epoch)
         self.save()
 
     def save(self) -> None:
         for trainer in self.trainers:
-            if trainer.epoch:
-                trainer.save()
+            trainer.save()
 
 
 def score(seen: Sequence[Mapping[int, float]], *, epoch: int) -> float:
     """Return the mean over seeds of the mean of the last 20 evaluations up to `epoch`: at the end the final return."""
     last = [[returns[e] for e in sorted(returns) if e <= epoch][-WINDOW:] for returns in seen]
     return sum(sum(returns) / len(returns) for returns in last) / len(last)
-
-
-def evaluations(folder: Path) -> dict[int, float]:
-    """Return the mean return by epoch from the run's records."""
-    lines = records.read(folder, EVALUATIONS)
-    return {line["epoch"]: sum(line["returns"]) / len(line["returns"]) for line in lines}
 
 
 @contextlib.contextmanager
