@@ -140,9 +140,8 @@ class TRPL(PPO):
                     constraint=constraint,
                 ).mean()
                 value_loss = self._value_loss(inputs, batch)
-                bonus = self.cfg.entropy_loss_scale * terms.entropy
-                self._step(self.region.regression_weight * terms.penalty - terms.surrogate - bonus + value_loss)
-                if self._shared is not None and self._shared.learns:
+                self._step(terms.loss - self.cfg.entropy_loss_scale * terms.entropy + value_loss)
+                if self._shared is not None:
                     self._shared.keep_positive(old.std)
                 totals["Loss / Policy loss"] -= terms.surrogate.item()
                 totals["Loss / Penalty"] += terms.penalty.item()
@@ -165,14 +164,9 @@ class TRPL(PPO):
         batch = next(self._in_order())
         _, outputs = self.policy.compute(self._inputs(batch, train=False), role="policy")
         parameter = next((p for p in self.policy.parameters() if p is outputs["log_std"]), None)
-        if parameter is None:
-            return None
-        if self.region.joint:
-            raise ValueError(
-                "kl-joint gives every state its own covariance: use a policy with a standard deviation per state, or "
-                "the projection kl, w2 or frobenius"
-            )
-        return SharedDeviation(parameter, is_log=True)
+        shared = None if parameter is None else SharedDeviation(parameter, is_log=True)
+        self.region.check_shared(shared, instead="use a policy with a standard deviation per state")
+        return shared
 
     @torch.no_grad()
     def _estimate_advantages(self) -> None:
@@ -282,15 +276,13 @@ class TRPL(PPO):
     @torch.no_grad()
     def _finish(self, totals: dict[str, float], constraint: dict[str, float]) -> None:
         """Set a shared standard deviation to the projected one, measure, and pass everything to skrl's tracking."""
-        if self._shared is not None and self._shared.learns:
-            old = self._old(next(self._in_order()))
-            self._shared.set_(self.region.projected_std(self._shared.std, old.std, constraint))
+        if self._shared is not None:
+            self._shared.project_(self.region, self._old(next(self._in_order())).std, constraint)
         num_steps = self.cfg.learning_epochs * self.cfg.mini_batches
         for name, total in totals.items():
             self.track_data(name, total / num_steps)
         pairs = ((self._policy(batch, train=False)[0], self._old(batch)) for batch in self._in_order())
-        targets = {f"{name}_target": value for name, value in constraint.items()}
-        for name, value in (self.region.measured(pairs) | targets).items():
+        for name, value in self.region.measured(pairs, constraint).items():
             self.track_data(f"Policy / {TRACKED[name]}", value)
         self.track_data("Policy / Standard deviation", self.policy.distribution(role="policy").stddev.mean().item())
         if self.scheduler:
