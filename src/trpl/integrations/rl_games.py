@@ -84,7 +84,7 @@ class TRPL(A2CAgent):
         self._batch: dict[str, Any] = {}
 
     def prepare_dataset(self, batch_dict: dict[str, Any]) -> None:
-        """Store the policy that acted, too, and determine the entropy target of this update.
+        """Prepare rl_games' dataset, store the policy that acted with it, and determine this update's entropy target.
 
         Args:
             batch_dict: rl_games' rollout.
@@ -159,10 +159,10 @@ class TRPL(A2CAgent):
         return super().calc_losses(lambda *_: terms.loss, *densities, advantages, *others, terms.entropy, masks)
 
     def get_full_state_weights(self) -> dict[str, Any]:
-        """Save the start of the entropy schedule, too.
+        """Collect what a checkpoint holds.
 
         Returns:
-            rl_games' state, and the start of the schedule.
+            rl_games' state, and the start of the entropy schedule.
         """
         return super().get_full_state_weights() | {INITIAL_ENTROPY: self.initial_entropy}
 
