@@ -45,9 +45,10 @@ TRACKED = {
 
 @dataclasses.dataclass(kw_only=True)
 class TRPL_CFG(PPO_CFG):
-    """Settings of skrl's PPO, and those of `TrustRegion` by name.
+    """Settings of skrl's PPO, of which `ratio_clip` and `kl_threshold` have no effect, and of the trust region.
 
-    `ratio_clip` and `kl_threshold` have no effect.
+    Args:
+        trust_region: A `TrustRegion`, or its settings by name.
     """
 
     trust_region: TrustRegion | dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -270,7 +271,7 @@ class TRPL(PPO):
             return
         if config.torch.is_distributed:
             torch.distributed.all_reduce(divergence)
-            divergence = divergence / config.torch.world_size
+            divergence = divergence / config.torch.world_size  # pyright: ignore[reportAttributeAccessIssue]
         self.scheduler.step(divergence.item())
 
     @torch.no_grad()
