@@ -28,6 +28,8 @@ POLICY_OPTIMISER, VALUE_OPTIMISER = optax.adam(LEARNING_RATE, eps=1e-5), optax.a
 
 
 class State(NamedTuple):
+    """The parameters of policy and value function, and the states of their optimisers."""
+
     policy: dict[str, Any]  # layers of the mean and one log_std for all states
     value: dict[str, Any]
     policy_optimiser: Any
@@ -35,6 +37,8 @@ class State(NamedTuple):
 
 
 class Rollout(NamedTuple):
+    """Transitions in the order of time, with normalised observations."""
+
     observations: Array
     next_observations: Array
     actions: Array
@@ -54,6 +58,7 @@ class Collector:
         self.running, self.returns = 0.0, []
 
     def normalise(self, x: np.ndarray) -> np.ndarray:
+        """Add an observation to the statistics, and return it normalised."""
         self.count += 1
         shift = x - self.mean
         self.mean += shift / self.count
@@ -61,6 +66,7 @@ class Collector:
         return ((x - self.mean) / np.sqrt(self.sum_squares / self.count + 1e-8)).astype(np.float32)
 
     def collect(self, policy: dict[str, Any], num_steps: int) -> Rollout:
+        """Act for some steps."""
         policy, steps = jax.device_get(policy), []
         std = np.exp(policy["log_std"])
         for _ in range(num_steps):
@@ -77,6 +83,7 @@ class Collector:
 
 
 def init_network(key: Array, sizes: tuple[int, ...], *, gain: float) -> dict[str, Any]:
+    """Initialise orthogonal layers; `gain` is that of the last."""
     layers = []
     for i, shape in enumerate(pairwise(sizes)):
         scale = gain if i == len(sizes) - 2 else 2**0.5
@@ -86,6 +93,7 @@ def init_network(key: Array, sizes: tuple[int, ...], *, gain: float) -> dict[str
 
 
 def apply(params: dict[str, Any], x: Any, *, xp: Any = jnp) -> Any:
+    """Compute a network's outputs with JAX or NumPy."""
     for weight, bias in params["layers"][:-1]:
         x = xp.tanh(x @ weight + bias)
     weight, bias = params["layers"][-1]
@@ -93,11 +101,12 @@ def apply(params: dict[str, Any], x: Any, *, xp: Any = jnp) -> Any:
 
 
 def gaussian(policy: dict[str, Any], observations: Array) -> DiagGaussian:
+    """Predict the policy; a standard deviation without a batch axis is shared by all states."""
     return DiagGaussian(apply(policy, observations), jnp.exp(policy["log_std"]))
 
 
 def advantages_and_returns(rollout: Rollout, value: dict[str, Any]) -> tuple[Array, Array]:
-    """GAE; a truncated episode is worth the value of its last observation, a terminated one nothing."""
+    """Compute GAE: a truncated episode is worth the value of its last observation, a terminated one nothing."""
     values, following = (apply(value, x)[:, 0] for x in (rollout.observations, rollout.next_observations))
     deltas = rollout.rewards + DISCOUNT * following * (1 - rollout.terminated) - values
     goes_on = (1 - rollout.terminated) * (1 - rollout.truncated)
@@ -112,7 +121,7 @@ def advantages_and_returns(rollout: Rollout, value: dict[str, Any]) -> tuple[Arr
 
 
 def fit(loss, params, optimiser_state, data, *, optimiser, key: Array, num_epochs: int):
-    """Minibatch descent on `loss(params, minibatch)`: every sample once per epoch."""
+    """Minimise `loss(params, minibatch)` in minibatches, with every sample once per epoch."""
     total = len(data[0])
     orders = jax.vmap(lambda k: jax.random.permutation(k, total))(jax.random.split(key, num_epochs))
 
@@ -127,6 +136,7 @@ def fit(loss, params, optimiser_state, data, *, optimiser, key: Array, num_epoch
 
 @partial(jax.jit, static_argnames="projection")
 def update(state: State, rollout: Rollout, key: Array, *, projection: str) -> State:
+    """Fit the value function, run policy epochs through the layer, and set the standard deviation."""
     layer = PROJECTIONS[projection](MEAN_BOUND, COV_BOUND)
     advantages, returns = advantages_and_returns(rollout, state.value)
     old = gaussian(state.policy, rollout.observations)
@@ -160,7 +170,7 @@ def update(state: State, rollout: Rollout, key: Array, *, projection: str) -> St
 
 
 def train(env_id: str, *, num_steps: int, seed: int = 0, projection: str = "kl", verbose: bool = True) -> list[float]:
-    """Returns of all training episodes."""
+    """Train, and return the returns of all episodes."""
     collector = Collector(env_id, seed)
     obs_size, action_size = (space.shape[0] for space in (collector.env.observation_space, collector.env.action_space))
     policy_key, value_key, key = jax.random.split(jax.random.key(seed), 3)

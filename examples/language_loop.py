@@ -55,6 +55,7 @@ class Sums(NamedTuple):
 
 
 def sums(first: Tensor, second: Tensor) -> Sums:
+    """Write sums of two digits as tokens."""
     total = first + second
     signs = torch.full_like(first, PLUS), torch.full_like(first, EQUALS)
     return Sums(torch.stack((first, signs[0], second, signs[1]), -1), torch.stack((total // 10, total % 10), -1))
@@ -65,7 +66,7 @@ def random_sums(num: int) -> Sums:
 
 
 def make_model() -> Qwen2ForCausalLM:
-    """A transformer of two layers; any causal model of transformers will do."""
+    """Make a transformer of two layers; any causal model of transformers will do."""
     config = Qwen2Config(
         vocab_size=len(WORDS),
         hidden_size=64,
@@ -81,13 +82,13 @@ def make_model() -> Qwen2ForCausalLM:
 
 
 def hidden_states(model: Qwen2ForCausalLM, ids: Tensor) -> Tensor:
-    """The states that predict the two tokens of the answer; equal beginnings are computed once."""
+    """Return the states that predict the two tokens of the answer; equal beginnings are computed once."""
     beginnings, places = ids[:, :5].unique(dim=0, return_inverse=True)
     return model.base_model(beginnings).last_hidden_state[places, 3:]
 
 
 def read(model: Qwen2ForCausalLM, num_steps: int) -> None:
-    """Supervised: the form of a sum, and now and then a right one."""
+    """Train on given sums, of which some are right: the model learns their form."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(num_steps):
         questions, answers = random_sums(64)
@@ -102,7 +103,7 @@ def read(model: Qwen2ForCausalLM, num_steps: int) -> None:
 
 @torch.no_grad()
 def sample(model: Qwen2ForCausalLM, questions: Tensor) -> Tensor:
-    """Questions and two sampled tokens."""
+    """Sample two tokens after each question; return both."""
     ids = questions
     for _ in range(2):
         beginnings, places = ids.unique(dim=0, return_inverse=True)
@@ -113,7 +114,7 @@ def sample(model: Qwen2ForCausalLM, questions: Tensor) -> Tensor:
 
 @torch.no_grad()
 def success(model: Qwen2ForCausalLM) -> float:
-    """The probability of the right answer, exactly, mean of all sums."""
+    """Compute the exact probability of the right answer, averaged over all sums."""
     digits = torch.arange(10)
     questions, answers = sums(*(x.flatten() for x in torch.meshgrid(digits, digits, indexing="ij")))
     scores = model(torch.cat((questions, answers), 1)).logits[:, 3:5].log_softmax(-1)
@@ -121,7 +122,7 @@ def success(model: Qwen2ForCausalLM) -> float:
 
 
 def pretrained(seed: int) -> Qwen2ForCausalLM:
-    """A model that answers in the right form, and mostly wrongly."""
+    """Make a model that answers in the right form, and mostly wrongly."""
     torch.manual_seed(seed)
     model = make_model()
     read(model, PRETRAINING_STEPS)
@@ -170,7 +171,7 @@ def train(num_batches: int = 100, *, seed: int = 0, bound: float = BOUND, verbos
 
 
 def head(model: Qwen2ForCausalLM) -> Head:
-    """The model's vocabulary matrix."""
+    """Return the model's vocabulary matrix."""
     return Head(model.lm_head.weight)
 
 

@@ -21,7 +21,7 @@ LEARNING_RATE, LEARNING_RATE_VF, DISCOUNT, GAE_LAMBDA, REWARD_SCALE = 3e-4, 1e-3
 
 
 class Policy(nn.Module):
-    """Mean from a network, one standard deviation for all states."""
+    """A mean from a network, and one standard deviation for all states."""
 
     def __init__(self, obs_size: int, action_size: int) -> None:
         super().__init__()
@@ -33,6 +33,8 @@ class Policy(nn.Module):
 
 
 class Rollout(NamedTuple):
+    """Transitions in the order of time, with normalised observations."""
+
     observations: Tensor
     next_observations: Tensor
     actions: Tensor
@@ -68,6 +70,7 @@ class Collector:
 
     @torch.no_grad()
     def collect(self, policy: Policy, num_steps: int) -> Rollout:
+        """Act for some steps."""
         steps = []
         for _ in range(num_steps):
             mean, std = policy(self.observation)
@@ -85,6 +88,7 @@ class Collector:
 
 
 def network(input_size: int, output_size: int, *, gain: float) -> nn.Sequential:
+    """Make a network with orthogonal layers; `gain` is that of the last."""
     layers = [nn.Linear(input_size, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, output_size)]
     for layer, scale in zip(layers[::2], (2**0.5, 2**0.5, gain), strict=True):
         nn.init.orthogonal_(layer.weight, scale)
@@ -94,7 +98,7 @@ def network(input_size: int, output_size: int, *, gain: float) -> nn.Sequential:
 
 @torch.no_grad()
 def advantages_and_returns(rollout: Rollout, value: nn.Module) -> tuple[Tensor, Tensor]:
-    """GAE; a truncated episode is worth the value of its last observation, a terminated one nothing."""
+    """Compute GAE: a truncated episode is worth the value of its last observation, a terminated one nothing."""
     values, following = value(rollout.observations)[:, 0], value(rollout.next_observations)[:, 0]
     deltas = rollout.rewards + DISCOUNT * following * (1 - rollout.terminated) - values
     goes_on = (1 - rollout.terminated) * (1 - rollout.truncated)
@@ -106,6 +110,7 @@ def advantages_and_returns(rollout: Rollout, value: nn.Module) -> tuple[Tensor, 
 
 
 def minibatches(total: int, num_epochs: int):
+    """Yield the rows of each minibatch, with every sample once per epoch."""
     for _ in range(num_epochs):
         yield from torch.randperm(total).split(MINIBATCH_SIZE)
 
@@ -117,6 +122,7 @@ def step(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
 
 
 def update(rollout: Rollout, *, policy, value, layer, policy_optimiser, value_optimiser) -> None:
+    """Fit the value function, run policy epochs through the layer, and set the standard deviation."""
     advantages, returns = advantages_and_returns(rollout, value)
     with torch.no_grad():
         old = policy(rollout.observations)
@@ -139,7 +145,7 @@ def update(rollout: Rollout, *, policy, value, layer, policy_optimiser, value_op
 
 
 def train(env_id: str, *, num_steps: int, seed: int = 0, projection: str = "kl", verbose: bool = True) -> list[float]:
-    """Returns of all training episodes."""
+    """Train, and return the returns of all episodes."""
     torch.manual_seed(seed)
     collector = Collector(env_id, seed)
     obs_size, action_size = (space.shape[0] for space in (collector.env.observation_space, collector.env.action_space))

@@ -50,7 +50,7 @@ env_configurations.register("pendulum", {"vecenv_type": "PENDULUMS", "env_creato
 
 
 def configuration(agent: str, *, num_epochs: int, seed: int, folder: str, **settings: object) -> dict:
-    """What a user of rl_games writes anyway: `config` has the numbers of its own `ppo_pendulum_torch.yaml`.
+    """Return a configuration of rl_games, with the numbers of its own `ppo_pendulum_torch.yaml`.
 
     TRPL has more and smaller minibatches at a constant rate: eight steps of the optimiser do not use up a trust region.
     """
@@ -113,7 +113,7 @@ def train(agent: str = "TRPL", *, steps: int = 100_000, seed: int = 0, folder: s
 
 @torch.no_grad()
 def evaluate(agent, *, episodes: int = 50, seed: int = 1000) -> float:
-    """Mean return without exploration noise."""
+    """Compute the mean return without exploration noise."""
     env = gymnasium.make_vec("Pendulum-v1", num_envs=episodes)
     observations, _ = env.reset(seed=seed)
     total = 0.0

@@ -39,7 +39,7 @@ class Reach(VecEnv):
 
 
 def configuration(class_name: str = "trpl.integrations.rsl_rl:TRPL", **algorithm: object) -> dict:
-    """What a user of rsl_rl writes anyway; `class_name` is the only line that changes."""
+    """Return a configuration of rsl_rl; `class_name` is the only line that differs from PPO's."""
     network = {"class_name": "MLPModel", "hidden_dims": [32, 32], "activation": "elu"}
     gaussian = {"class_name": "GaussianDistribution", "init_std": 1.0, "std_type": "scalar"}
     return {
@@ -62,7 +62,7 @@ def train(iterations: int, *, seed: int = 0, log_dir: str | None = None, **algor
 
 
 def cost(runner: OnPolicyRunner, *, num_steps: int = 200) -> float:
-    """Mean squared distance to the goal, acting without noise."""
+    """Compute the mean squared distance to the goal, acting without noise."""
     env, policy, total = Reach(seed=1), runner.get_inference_policy(), 0.0
     with torch.inference_mode():
         for _ in range(num_steps):

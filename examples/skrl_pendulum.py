@@ -52,6 +52,8 @@ class Policy(GaussianMixin, Model):
 
 
 class Value(DeterministicMixin, Model):
+    """The value of a state."""
+
     def __init__(self, **spaces: object) -> None:
         Model.__init__(self, **spaces)
         DeterministicMixin.__init__(self, role="value")
@@ -62,7 +64,7 @@ class Value(DeterministicMixin, Model):
 
 
 def make_agent(agent: str, env, *, rollouts: int, **settings: object):
-    """skrl's agent as its users make it; TRPL takes the same settings and those of its trust region."""
+    """Make an agent of skrl; TRPL takes PPO's settings and those of its trust region."""
     kind, configuration = AGENTS[agent]
     spaces = {"observation_space": env.observation_space, "state_space": env.state_space}
     spaces |= {"action_space": env.action_space, "device": env.device}
@@ -99,7 +101,7 @@ def train(agent: str = "TRPL", *, steps: int = 100_000, seed: int = 0, **setting
 
 @torch.no_grad()
 def evaluate(agent, *, episodes: int = 50, seed: int = 1000) -> float:
-    """Mean return without exploration noise."""
+    """Compute the mean return without exploration noise."""
     env = gymnasium.make_vec("Pendulum-v1", num_envs=episodes)
     observations, _ = env.reset(seed=seed)
     total = 0.0

@@ -69,7 +69,9 @@ def train(num_steps: int, *, seed: int) -> float:
     collector = Collector(env, actor, frames_per_batch=ROLLOUT_SIZE, total_frames=num_steps)
     for iteration, data in enumerate(collector):
         with torch.no_grad():
-            data["next", "reward"] = data["next", "reward"] / 8  # the size of a value, not its meaning
+            data["next", "reward"] = (
+                data["next", "reward"] / 8
+            )  # smaller values are easier to fit, and rank policies alike
             advantages(data)
         buffer.extend(data.reshape(-1))
         for _ in range(VALUE_EPOCHS):
@@ -96,6 +98,7 @@ def step(optimiser: torch.optim.Optimizer, loss: torch.Tensor) -> None:
 
 @torch.no_grad()
 def evaluate(env: TransformedEnv, actor: ProbabilisticActor, *, num_episodes: int = 10) -> float:
+    """Compute the mean return without exploration noise."""
     with set_exploration_type(ExplorationType.DETERMINISTIC):
         returns = [env.rollout(200, actor)["next", "episode_reward"][-1] for _ in range(num_episodes)]
     return float(torch.stack(returns).mean())

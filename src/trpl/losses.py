@@ -126,7 +126,7 @@ def squared_error(values: A, returns: A) -> A:
 
 
 def clipped_squared_error(values: A, returns: A, *, old_values: A, clip: float) -> A:
-    """Take the larger of the errors of V and of V clipped to ± clip around the old value: no gain from a longer step.
+    """Compute E[max((V − R)², (clip(V, V_old ± clip) − R)²)]: a change of V beyond the clip gains nothing.
 
     Args:
         values: The value function's predictions.

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, cast
 
 from trpl import entropy_schedule as schedules
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, frobenius_parts, kl_parts, wasserstein_parts
+from trpl.gaussians.values import Parts
 from trpl.matrix_roots import symmetric_root
 from trpl.messages import needs
 
@@ -34,17 +35,25 @@ with needs("torch"):
 
 PACKAGE = "trust_region_projections"
 LAYERS = {"kl": KLProjection, "w2": WassersteinProjection, "frob": FrobeniusProjection}
-DISTANCES: dict[str, Callable[..., Any]] = {
-    "kl": kl_parts,
-    "w2": wasserstein_parts,
-    "frob": frobenius_parts,
-}
+DISTANCES: dict[str, Callable[..., Any]] = {"kl": kl_parts, "w2": wasserstein_parts, "frob": frobenius_parts}
 NO_SCHEDULE = (None, False, "", "None", "none")
 MeanAndChol = tuple[Tensor, Tensor]
 
 
 def get_entropy_schedule(schedule_type: str | bool | None, total_train_steps: int, dim: int) -> Callable[..., Any]:
-    """Make β(initial_entropy, target_entropy, temperature, step), which returns None without a schedule."""
+    """Make a schedule of the entropy target.
+
+    Args:
+        schedule_type: "linear", "exp", or None.
+        total_train_steps: The number of steps that the schedule spans.
+        dim: The number of action dimensions.
+
+    Returns:
+        β(initial_entropy, target_entropy, temperature, step), which is None without a schedule.
+
+    Raises:
+        ValueError: If the schedule is unknown, or the number of steps is missing.
+    """
     if schedule_type in NO_SCHEDULE:
         return lambda initial_entropy, target_entropy, temperature, step: None
     if schedule_type not in ("linear", "exp"):
@@ -133,7 +142,19 @@ class BaseProjectionLayer:
             self._layer = LAYERS[self.proj_type](mean_bound, cov_bound, entropy_first=entropy_first, **self.form)
 
     def __call__(self, policy: Any, p: MeanAndChol, q: MeanAndChol, step: int = 0, *args: Any, **kwargs: Any) -> Any:
-        """Project the predicted policy `p` into the trust region around `q`; return mean and Cholesky factor."""
+        """Project the predicted policy into the trust region around the old one.
+
+        Args:
+            policy: The policy object, of which only its kind of covariance is read.
+            p: The predicted mean and Cholesky factor.
+            q: The old mean and Cholesky factor.
+            step: The step of the entropy schedule.
+            *args: Accepted for old callers.
+            **kwargs: Accepted for old callers.
+
+        Returns:
+            The projected mean and Cholesky factor.
+        """
         if self._layer is None:
             return p
         predicted, old = self._gaussian(policy, p), self._gaussian(policy, q)
@@ -150,6 +171,15 @@ class BaseProjectionLayer:
         It pulls means and covariances, also a covariance that all states share, on which TCE and TOP-ERL rely. With
         `set_variance` the caller sets the covariance to the projected one, and only the means are pulled. What is not
         pulled has a gradient of zero, not none: BBRL's agent reads the gradient of every parameter of this loss.
+
+        Args:
+            policy: The policy object.
+            p: The predicted mean and Cholesky factor.
+            proj_p: Their projection, treated as a constant.
+            set_variance: Whether to leave out the covariance.
+
+        Returns:
+            The loss, a number.
         """
         unpulled = 0.0 * (p[0].sum() + p[1].sum())
         if self._layer is None:
@@ -162,10 +192,18 @@ class BaseProjectionLayer:
         return self.trust_region_coeff * penalty.mean() + unpulled
 
     def trust_region_value(self, policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
-        """Compute mean and covariance part of the bounded distance, state by state."""
+        """Compute mean and covariance part of the bounded distance, state by state.
+
+        Args:
+            policy: The policy object.
+            p: The new mean and Cholesky factor.
+            q: The old mean and Cholesky factor.
+
+        Returns:
+            The two parts.
+        """
         distance = DISTANCES[self.proj_type or "kl"]
-        parts = distance(self._gaussian(policy, p), self._gaussian(policy, q), **self.form)
-        return parts.mean, parts.cov.expand(parts.mean.shape)
+        return _by_parts(distance(self._gaussian(policy, p), self._gaussian(policy, q), **self.form))
 
     def trust_region_regression(
         self, policy: nn.Module, obs: Tensor, q: MeanAndChol, n_minibatches: int, global_steps: int
@@ -203,7 +241,16 @@ class BaseProjectionLayer:
     ) -> dict[str, Tensor]:
         """Compute the KL, the bounded distance and entropies, as means and maxima over the states.
 
-        The step, and what some callers give after it, change nothing.
+        Args:
+            policy: The policy object.
+            p: The new mean and Cholesky factor.
+            q: The old mean and Cholesky factor.
+            step: Accepted for old callers.
+            *args: Accepted for old callers.
+            **kwargs: Accepted for old callers.
+
+        Returns:
+            The numbers by the names of the authors' package.
         """
         kl = kl_parts(self._gaussian(policy, p), self._gaussian(policy, q))
         mean, cov = self.trust_region_value(policy, p, q)
@@ -267,7 +314,18 @@ class FrobeniusProjectionLayer(BaseProjectionLayer):
 
 
 def get_projection_layer(proj_type: str | None = "", **kwargs: Any) -> BaseProjectionLayer:
-    """Make a projection by its name in old configurations: "kl", "w2", "frob", or "" for none."""
+    """Make a projection by its name in old configurations.
+
+    Args:
+        proj_type: "kl", "w2", "frob", or "" for none.
+        **kwargs: Arguments of `BaseProjectionLayer`.
+
+    Returns:
+        The projection.
+
+    Raises:
+        ValueError: If the name, or an argument, is unknown or not supported.
+    """
     kinds: dict[str, type[BaseProjectionLayer]] = {
         "": BaseProjectionLayer,
         "kl": KLProjectionLayer,
@@ -283,8 +341,7 @@ def get_projection_layer(proj_type: str | None = "", **kwargs: Any) -> BaseProje
 
 def gaussian_kl(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
     """Compute mean and covariance part of KL(p ‖ q), state by state."""
-    parts = kl_parts(_gaussian(policy, p), _gaussian(policy, q))
-    return parts.mean, parts.cov.expand(parts.mean.shape)
+    return _by_parts(kl_parts(_gaussian(policy, p), _gaussian(policy, q)))
 
 
 def gaussian_kl_details(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -300,13 +357,16 @@ def gaussian_kl_details(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Te
 
 def gaussian_wasserstein_commutative(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
     """Compute mean and covariance part of the scaled Wasserstein-2 distance in its commuting form."""
-    parts = wasserstein_parts(_gaussian(policy, p), _gaussian(policy, q))
-    return parts.mean, parts.cov.expand(parts.mean.shape)
+    return _by_parts(wasserstein_parts(_gaussian(policy, p), _gaussian(policy, q)))
 
 
 def gaussian_frobenius(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
-    """Compute the Mahalanobis distance of the means, and the Frobenius norm of the change of covariance."""
-    parts = frobenius_parts(_gaussian(policy, p), _gaussian(policy, q))
+    """Compute the squared Mahalanobis distance of the means, and the squared norm of the change of covariance."""
+    return _by_parts(frobenius_parts(_gaussian(policy, p), _gaussian(policy, q)))
+
+
+def _by_parts(parts: Parts[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return mean and covariance part, each with one number per state."""
     return parts.mean, parts.cov.expand(parts.mean.shape)
 
 

@@ -138,7 +138,7 @@ class GaussianFamily:
         return distances.kl_parts(e, p, q)
 
     def penalty(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
-        """Leave out a shared covariance: it is set to its projection, not regressed."""
+        """Compute KL(p‖q), of a shared covariance only the mean part: it is set to its projection, not regressed."""
         return 0.5 * distances.mahalanobis(e, p, q) if p.shares_covariance else self.kl(e, p, q)
 
     def entropy(self, e: Engine, p: Gaussian) -> PerState:
@@ -159,9 +159,8 @@ class GaussianFamily:
         vector = Like(batch, ((0, -1),))
         matrix = Like(batch, ((1, -2), (1, -1))) if self.full else vector
         number = Like(batch)
-        return (
-            (vector, vector, matrix, number, number, matrix) if self.full else (vector, vector, matrix, number, number)
-        )
+        found = (vector, vector, matrix, number, number)
+        return (*found, matrix) if self.full else found
 
     def _found(self, e: Engine, inputs: Sequence[Array], held: Held, *, whole: bool) -> solution.Found | None:
         p, q, bound = self.make(inputs[:2]), self.make(inputs[2:4]), inputs[4]

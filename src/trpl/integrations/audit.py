@@ -24,9 +24,12 @@ from trpl.types import cast
 class KLAudit(NamedTuple):
     """The divergence of an update over all its states.
 
-    `states` is KL(new ‖ old) of every state, flat; `mean` and `max` are over them; `share_above` is the share of states
-    above the bound, None without one; `estimate` is PPO's: the mean of (ratio − 1) − log ratio over the actions taken,
-    None without actions.
+    Attributes:
+        mean: The mean over the states.
+        max: The maximum over the states.
+        share_above: The share of states above the bound; None without one.
+        estimate: PPO's: the mean of (ratio − 1) − log ratio over the actions taken; None without actions.
+        states: KL(new ‖ old) of every state, flat.
     """
 
     mean: float
@@ -105,7 +108,19 @@ class Divergences(NamedTuple):
 
 
 def divergences(new: object, old: object, *, actions: object = None) -> Divergences:
-    """Measure some of an update's states; arguments as in `exact_kl`, combined by `summary`."""
+    """Measure some of an update's states, for `summary` to combine.
+
+    Args:
+        new: See `exact_kl`.
+        old: See `exact_kl`.
+        actions: See `exact_kl`.
+
+    Returns:
+        The measurements.
+
+    Raises:
+        ValueError: If a policy is of no known family, or the two do not match.
+    """
     p, q = read(new), read(old)
     if type(p) is not type(q):
         raise ValueError(f"new is a {family_of(p).words} and old a {family_of(q).words}: they must be of one kind")
@@ -119,7 +134,15 @@ def divergences(new: object, old: object, *, actions: object = None) -> Divergen
 
 
 def summary(parts: Iterable[Divergences], *, bound: float | None = None) -> KLAudit:
-    """Combine the measurements of an update's states."""
+    """Combine the measurements of an update's states.
+
+    Args:
+        parts: What `divergences` returned, part by part.
+        bound: Count the states above this.
+
+    Returns:
+        The audit of all states.
+    """
     states, estimates = zip(*parts, strict=True)
     every = np.concatenate(states)
     known = [part for part in estimates if part is not None]

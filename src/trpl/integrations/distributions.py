@@ -20,9 +20,13 @@ from trpl.types import A_co, Generic
 
 
 class Split(NamedTuple, Generic[A_co]):
-    """The policy inside a distribution, a function that replaces it, and the types of bijections around it.
+    """The policy inside a distribution.
 
-    `parts` are those of a composite distribution, by the keys of their actions.
+    Attributes:
+        policy: The policy value.
+        rebuild: Makes the distribution with another policy inside.
+        bijections: The types of the bijections around the policy.
+        parts: Those of a composite distribution, by the keys of their actions.
     """
 
     policy: Policy[A_co]
@@ -90,7 +94,17 @@ def _matching(inside: Split, other: Any, name: str) -> Policy:
 
 
 def split(p: Any) -> Split:
-    """Find the policy inside a distribution."""
+    """Find the policy inside a distribution.
+
+    Args:
+        p: A policy value, or a distribution of PyTorch, Distrax or TensorFlow Probability, squashed or not.
+
+    Returns:
+        The policy, and how to replace it.
+
+    Raises:
+        ValueError: If there is no policy of a known family inside.
+    """
     if is_policy(p):
         return Split(p, lambda policy: policy, ())
     torch = sys.modules.get("torch")

@@ -36,17 +36,19 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 class Layer(NamedTuple):
+    """A linear layer and the activation behind it."""
+
     weight: np.ndarray  # [in, out]
     bias: np.ndarray
     activation: str  # a key of ACTIVATIONS
 
 
 class Deployable(NamedTuple):
-    """A deployable policy: clip((x − shift)/scale, ± clip), the layers, the action clipped to low and high; None skips
-    one.
+    """A deployable policy: clip((x − shift)/scale, ± clip), the layers, the action clipped to low and high.
 
-    With a `head` the last layer's outputs are those that its `layers` name, side by side, and the head converts them to
-    the environment's action: a whole number for `Discrete`, a tuple or dictionary for hybrid actions.
+    A step whose numbers are None is skipped. With a `head` the last layer's outputs are those that its `layers` name,
+    side by side, and the head converts them to the environment's action: a whole number for `Discrete`, a tuple or
+    dictionary for hybrid actions.
     """
 
     layers: tuple[Layer, ...]
@@ -59,10 +61,12 @@ class Deployable(NamedTuple):
 
     @property
     def obs_size(self) -> int:
+        """The length of an observation."""
         return self.layers[0].weight.shape[0]
 
     @property
     def action_size(self) -> int:
+        """The length of an action as a vector."""
         return self.layers[-1].bias.shape[0] if self.head is None else self.head.action_size
 
     def __call__(self, observations: np.ndarray) -> Any:
@@ -141,7 +145,18 @@ def export(run: Any, path: str | Path, *, format: str | None = None, vec_normali
 
 
 def read(run: Any, *, vec_normalize: Any = None) -> Source:
-    """Read the policy of a run folder or of a model."""
+    """Read the policy of a run folder or of a model.
+
+    Args:
+        run: See `export`.
+        vec_normalize: See `export`.
+
+    Returns:
+        The policy, and its host's own function.
+
+    Raises:
+        ExportError: The policy cannot be exported, or its normaliser is unknown.
+    """
     if not isinstance(run, str | Path):
         from trpl.integrations.sb3.deployment import from_model
 

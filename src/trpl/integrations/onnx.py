@@ -21,7 +21,7 @@ with needs("onnx"):
     from onnx import TensorProto, helper, numpy_helper
 
 from trpl.errors import ExportError
-from trpl.integrations.export import Deployable
+from trpl.integrations.export import Deployable, mode_layers
 from trpl.policies.heads import BernoulliHead, BetaHead, CategoricalHead, GaussianHead, Head, ProductHead
 
 OPSET, IR_VERSION = 17, 8  # read by onnxruntime 1.12 and later
@@ -56,34 +56,45 @@ class Graph:
         return self.add("Slice", np.array([start]), np.array([stop]), np.array([1]))
 
     def finish(self, name: str) -> None:
+        """Name the last result as an output of the graph."""
         self.nodes[-1].output[0] = name
 
 
 def add_action(graph: Graph, source: str, head: Head, start: int = 0) -> int:
     """Add the nodes that convert the last layer's columns from `start` on to an action; return the next column."""
+    stop = start + sum(ending.size for ending in mode_layers(head))
     if isinstance(head, CategoricalHead):
-        columns = []
-        for size, first in zip(head.sizes, head.starts, strict=True):
-            graph.cut(source, start, start + size)
-            graph.add("ArgMax", axis=-1, keepdims=1)
-            columns.append(graph.add("Add", np.array([first], np.int64)))
-            start += size
-        graph.last = columns[0]
-        if len(columns) > 1:
-            graph.add("Concat", others=tuple(columns[1:]), axis=-1)
-        graph.add("Reshape", np.array([-1, *(head.shape or ())], np.int64))
-        return start
+        _add_classes(graph, source, head, start)
+        return stop
+    graph.cut(source, start, stop)
     if isinstance(head, BernoulliHead):
-        graph.cut(source, start, start + head.action_size)
         graph.add("Greater", np.float32(0.0))
         graph.add("Cast", to=TensorProto.INT8)
         graph.add("Reshape", np.array([-1, *head.shape], np.int64))
-        return start + head.action_size
-    assert isinstance(head, BetaHead | GaussianHead)
-    size = head.action_size
-    stop = start + (2 * size if isinstance(head, BetaHead) else size)
-    graph.cut(source, start, stop)
+    else:
+        assert isinstance(head, BetaHead | GaussianHead)
+        _add_box(graph, head)
+    return stop
+
+
+def _add_classes(graph: Graph, source: str, head: CategoricalHead, start: int) -> None:
+    """Add the most likely class of each component of a discrete action."""
+    columns = []
+    for size, first in zip(head.sizes, head.starts, strict=True):
+        graph.cut(source, start, start + size)
+        graph.add("ArgMax", axis=-1, keepdims=1)
+        columns.append(graph.add("Add", np.array([first], np.int64)))
+        start += size
+    graph.last = columns[0]
+    if len(columns) > 1:
+        graph.add("Concat", others=tuple(columns[1:]), axis=-1)
+    graph.add("Reshape", np.array([-1, *(head.shape or ())], np.int64))
+
+
+def _add_box(graph: Graph, head: BetaHead | GaussianHead) -> None:
+    """Add the mean of a Beta or Gaussian, and its map to the box of actions."""
     if isinstance(head, BetaHead):
+        size = head.action_size
         graph.add("Softplus")
         above = graph.add("Add", np.float32(1e-30))
         alpha = graph.cut(above, 0, size)
@@ -99,7 +110,6 @@ def add_action(graph: Graph, source: str, head: Head, start: int = 0) -> int:
         if head.actions.low is not None:
             graph.add("Max", head.actions.low)
             graph.add("Min", head.actions.high)
-    return stop
 
 
 def output_names(head: Head | None) -> list[str]:
@@ -117,9 +127,8 @@ def _output(name: str, head: Head | None, size: int) -> Any:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
 
 
-def to_model(policy: Deployable) -> onnx.ModelProto:
-    """Make and check the graph of a policy."""
-    graph = Graph("observation")
+def _add_network(graph: Graph, policy: Deployable) -> None:
+    """Add the normaliser, the layers, and the limits of a policy without a head."""
     if policy.shift is not None:
         graph.add("Cast", to=TensorProto.DOUBLE)
         graph.add("Sub", np.asarray(policy.shift, np.float64))
@@ -134,6 +143,12 @@ def to_model(policy: Deployable) -> onnx.ModelProto:
     if policy.low is not None:
         graph.add("Max", policy.low)
         graph.add("Min", policy.high)
+
+
+def to_model(policy: Deployable) -> onnx.ModelProto:
+    """Make and check the graph of a policy."""
+    graph = Graph("observation")
+    _add_network(graph, policy)
     parts = policy.head.parts if isinstance(policy.head, ProductHead) else (policy.head,)
     names, source, column = output_names(policy.head), graph.last, 0
     for name, part in zip(names, parts, strict=True):
@@ -159,6 +174,7 @@ def to_model(policy: Deployable) -> onnx.ModelProto:
 
 
 def write(policy: Deployable, path: str | Path) -> None:
+    """Write a policy as an .onnx file."""
     Path(path).write_bytes(to_model(policy).SerializeToString())
 
 

@@ -5,8 +5,9 @@
     runner.load(configuration)
     runner.run({"train": True})
 
-Collection, datasets, networks, normalisers, schedules, checkpoints and players are rl_games' own. So is the code of its
-losses, which gets the density of the projected policy, so masks of recurrent batches apply.
+Collection, datasets, networks, normalisers, schedules, checkpoints and players are rl_games' own. So is the sum of its
+losses, in which the policy's loss and entropy of each sample are those of the projected policy; masks of recurrent
+batches apply to them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ with needs("rl-games"):
     from rl_games.algos_torch.players import PpoPlayerContinuous
     from torch import Tensor
 
-from trpl.families import entropy, log_prob
+from trpl.families import entropy
 from trpl.gaussians import DiagGaussian
 from trpl.integrations.trust_region import SharedDeviation, TrustRegion
 
@@ -75,11 +76,7 @@ class TRPL(A2CAgent):
         super().__init__(base_name, params)
         self.region = TrustRegion(**self.config.get("trust_region", {}))
         self.shared = _shared_deviation(self.model)
-        if self.region.joint and self.shared is not None:
-            raise ValueError(
-                "kl-joint gives every state its own covariance: set fixed_sigma: False, or use the projection kl, w2 "
-                "or frobenius"
-            )
+        self.region.check_shared(self.shared, instead="set fixed_sigma: False")
         if self.region.controls_entropy and self.max_epochs == -1 and self.max_frames == -1:
             raise ValueError("entropy_schedule runs over max_epochs or max_frames, and neither is given")
         self.initial_entropy: float | None = None
@@ -87,12 +84,16 @@ class TRPL(A2CAgent):
         self._batch: dict[str, Any] = {}
 
     def prepare_dataset(self, batch_dict: dict[str, Any]) -> None:
-        # also stores the policy that acted, and determines the entropy target of this update
+        """Prepare rl_games' dataset, store the policy that acted with it, and determine this update's entropy target.
+
+        Args:
+            batch_dict: rl_games' rollout.
+        """
         super().prepare_dataset(batch_dict)
         for name, x in zip(ACTED, (batch_dict["mus"], batch_dict["sigmas"]), strict=True):
             self.dataset.values_dict[name] = x.detach().clone()
         if self.region.controls_entropy:
-            old = self._gaussian(*(self.dataset.values_dict[name] for name in ACTED))
+            old = self._old(self.dataset.values_dict)
             if self.initial_entropy is None:
                 self.initial_entropy = float(entropy(old).mean())
             self._constraint = self.region.constraint(
@@ -100,77 +101,78 @@ class TRPL(A2CAgent):
             )
 
     def train_epoch(self) -> Any:
-        # after rl_games' epoch, sets a shared standard deviation, measures, and logs
+        """Do rl_games' epoch, then set a shared standard deviation, measure, and log.
+
+        Returns:
+            What rl_games' epoch returns.
+        """
         found = super().train_epoch()
-        if self.shared is not None and self.shared.learns:
-            old = self._gaussian(*(self.dataset.values_dict[name] for name in ACTED))
-            self.shared.set_(self.region.projected_std(self.shared.std, old.std, self._constraint))
-        measured = self.region.measured(self._pairs())
-        targets = {f"{name}_target": value for name, value in self._constraint.items()}
+        if self.shared is not None:
+            self.shared.project_(self.region, self._old(self.dataset.values_dict).std, self._constraint)
+        measured = self.region.measured(self._pairs(), self._constraint)
         writer: Any = self.writer
         if self.global_rank == 0:
-            for name, value in (measured | targets).items():
+            for name, value in measured.items():
                 writer.add_scalar(f"trpl/{name}", value, self.frame)
         return found
 
     def calc_gradients(self, input_dict: dict[str, Any]) -> None:
-        # records the model's output during rl_games' step: the loss needs its mean and standard deviation
+        """Do rl_games' step, and record the model's output: the loss needs its mean and standard deviation.
+
+        Args:
+            input_dict: rl_games' minibatch.
+        """
         model = self.model
         self.model, self._batch = _RecordingModel(model), input_dict
         try:
             super().calc_gradients(input_dict)
         finally:
             self.model = model
-        if self.shared is not None and self.shared.learns:
+        if self.shared is not None:
             self.shared.keep_positive(self._old(input_dict).std)
 
     def calc_losses(
-        self,
-        actor_loss_func: Any,
-        old_action_log_probs_batch: Tensor,
-        action_log_probs: Tensor,
-        advantage: Tensor,
-        curr_e_clip: float,
-        value_preds_batch: Tensor,
-        values: Tensor,
-        return_batch: Tensor,
-        mu: Tensor,
-        entropy: Tensor,
-        rnn_masks: Tensor | None,
+        self, actor_loss_func: Any, old_action_log_probs_batch: Tensor, action_log_probs: Tensor, *rest: Any
     ) -> Any:
-        # rl_games computes its loss from the density and entropy of the projected policy, plus the penalty;
-        # its log-probabilities are negated
+        """Compute rl_games' losses with the loss and the entropy of the projected policy, sample by sample.
+
+        Args:
+            actor_loss_func: rl_games' loss of the policy, which is replaced.
+            old_action_log_probs_batch: The negative log-density of each action at collection.
+            action_log_probs: That of the network's policy.
+            *rest: rl_games' further arguments: the advantages first, entropy and masks last.
+
+        Returns:
+            What rl_games' method returns.
+        """
         model: Any = self.model
-        answer, actions = model.answer, self._batch["actions"]
+        advantages, *others, _, masks = rest
         terms = self.region.terms(
-            self._gaussian(answer["mus"], answer["sigmas"]),
+            self._gaussian(model.answer["mus"], model.answer["sigmas"]),
             self._old(self._batch),
-            actions=actions,
+            actions=self._batch["actions"],
             old_log_prob=-old_action_log_probs_batch,
-            advantages=advantage,
+            advantages=advantages,
             constraint=self._constraint,
         )
-        loss = self.region.regression_weight * terms.penalty - terms.surrogate
-        return super().calc_losses(
-            lambda *_: loss,
-            old_action_log_probs_batch,
-            -log_prob(terms.projected, actions),
-            advantage,
-            curr_e_clip,
-            value_preds_batch,
-            values,
-            return_batch,
-            mu,
-            terms.entropy,
-            rnn_masks,
-        )
+        densities = old_action_log_probs_batch, action_log_probs
+        return super().calc_losses(lambda *_: terms.loss, *densities, advantages, *others, terms.entropy, masks)
 
     def get_full_state_weights(self) -> dict[str, Any]:
-        # also saves where the entropy schedule starts
+        """Collect what a checkpoint holds.
+
+        Returns:
+            rl_games' state, and the start of the entropy schedule.
+        """
         return super().get_full_state_weights() | {INITIAL_ENTROPY: self.initial_entropy}
 
     def set_full_state_weights(self, weights: dict[str, Any], set_epoch: bool = True) -> None:
-        # also accepts checkpoints of rl_games' PPO
+        """Load a state of this agent, or of rl_games' PPO.
+
+        Args:
+            weights: The state.
+            set_epoch: Whether to continue its count of epochs and frames.
+        """
         super().set_full_state_weights(weights, set_epoch=set_epoch)
         self.initial_entropy = weights.get(INITIAL_ENTROPY)
 

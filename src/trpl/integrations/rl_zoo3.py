@@ -61,7 +61,7 @@ class Unclipped(gymnasium.ActionWrapper):
 
 def register() -> None:
     """Add TRPL to rl_zoo3's algorithms, with trpl's hyperparameters where no file of others is named."""
-    rl_zoo3.ALGOS[NAME] = TRPL
+    rl_zoo3.ALGOS[NAME] = TRPL  # pyright: ignore[reportAttributeAccessIssue] - without rl_zoo3 it finds this file
     module = importlib.import_module("rl_zoo3.exp_manager")
     manager = getattr(module, "ExperimentManager", None)  # None: called while that module is being imported
     if manager is not None and not hasattr(manager.read_hyperparameters, "__wrapped__"):
@@ -87,6 +87,9 @@ def main(argv: list[str]) -> None:
     Args:
         argv: The command and its options; `train --algo trpl` uses trpl's hyperparameters unless `-conf` names
             others.
+
+    Raises:
+        SystemExit: If the command does not exist, or needs a package that is not installed.
     """
     if not argv or argv[0] not in COMMANDS:
         raise SystemExit(f"name one of rl_zoo3's commands first: {', '.join(COMMANDS)}")

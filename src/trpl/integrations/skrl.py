@@ -45,9 +45,10 @@ TRACKED = {
 
 @dataclasses.dataclass(kw_only=True)
 class TRPL_CFG(PPO_CFG):
-    """Settings of skrl's PPO, and those of `TrustRegion` by name.
+    """Settings of skrl's PPO, of which `ratio_clip` and `kl_threshold` have no effect, and of the trust region.
 
-    `ratio_clip` and `kl_threshold` have no effect.
+    Args:
+        trust_region: A `TrustRegion`, or its settings by name.
     """
 
     trust_region: TrustRegion | dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -140,9 +141,8 @@ class TRPL(PPO):
                     constraint=constraint,
                 ).mean()
                 value_loss = self._value_loss(inputs, batch)
-                bonus = self.cfg.entropy_loss_scale * terms.entropy
-                self._step(self.region.regression_weight * terms.penalty - terms.surrogate - bonus + value_loss)
-                if self._shared is not None and self._shared.learns:
+                self._step(terms.loss - self.cfg.entropy_loss_scale * terms.entropy + value_loss)
+                if self._shared is not None:
                     self._shared.keep_positive(old.std)
                 totals["Loss / Policy loss"] -= terms.surrogate.item()
                 totals["Loss / Penalty"] += terms.penalty.item()
@@ -165,14 +165,9 @@ class TRPL(PPO):
         batch = next(self._in_order())
         _, outputs = self.policy.compute(self._inputs(batch, train=False), role="policy")
         parameter = next((p for p in self.policy.parameters() if p is outputs["log_std"]), None)
-        if parameter is None:
-            return None
-        if self.region.joint:
-            raise ValueError(
-                "kl-joint gives every state its own covariance: use a policy with a standard deviation per state, or "
-                "the projection kl, w2 or frobenius"
-            )
-        return SharedDeviation(parameter, is_log=True)
+        shared = None if parameter is None else SharedDeviation(parameter, is_log=True)
+        self.region.check_shared(shared, instead="use a policy with a standard deviation per state")
+        return shared
 
     @torch.no_grad()
     def _estimate_advantages(self) -> None:
@@ -276,21 +271,19 @@ class TRPL(PPO):
             return
         if config.torch.is_distributed:
             torch.distributed.all_reduce(divergence)
-            divergence = divergence / config.torch.world_size
+            divergence = divergence / config.torch.world_size  # pyright: ignore[reportAttributeAccessIssue]
         self.scheduler.step(divergence.item())
 
     @torch.no_grad()
     def _finish(self, totals: dict[str, float], constraint: dict[str, float]) -> None:
         """Set a shared standard deviation to the projected one, measure, and pass everything to skrl's tracking."""
-        if self._shared is not None and self._shared.learns:
-            old = self._old(next(self._in_order()))
-            self._shared.set_(self.region.projected_std(self._shared.std, old.std, constraint))
+        if self._shared is not None:
+            self._shared.project_(self.region, self._old(next(self._in_order())).std, constraint)
         num_steps = self.cfg.learning_epochs * self.cfg.mini_batches
         for name, total in totals.items():
             self.track_data(name, total / num_steps)
         pairs = ((self._policy(batch, train=False)[0], self._old(batch)) for batch in self._in_order())
-        targets = {f"{name}_target": value for name, value in constraint.items()}
-        for name, value in (self.region.measured(pairs) | targets).items():
+        for name, value in self.region.measured(pairs, constraint).items():
             self.track_data(f"Policy / {TRACKED[name]}", value)
         self.track_data("Policy / Standard deviation", self.policy.distribution(role="policy").stddev.mean().item())
         if self.scheduler:

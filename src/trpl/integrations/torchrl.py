@@ -33,7 +33,12 @@ KEYS = ("loc", "scale", "old_loc", "old_scale")
 
 
 class SharedScale(nn.Module):
-    """mean → (mean, std) with a shared standard deviation, std = exp(raw); the end of a policy network."""
+    """Append a shared standard deviation, std = exp(raw), to a mean: the end of a policy network.
+
+    Args:
+        action_size: The number of action dimensions.
+        initial: The initial standard deviation.
+    """
 
     def __init__(self, action_size: int, *, initial: float = 1.0) -> None:
         super().__init__()
@@ -55,7 +60,12 @@ class SharedScale(nn.Module):
 class ProjectionModule(TensorDictModuleBase):
     """A layer on tensordict keys: loc, scale, old_loc, old_scale → projected_loc, projected_scale.
 
-    A scale with one more axis than the mean is a Cholesky factor. Keyword arguments are passed to the layer's call.
+    Args:
+        layer: A layer of `trpl.torch` for Gaussians.
+        in_keys: The keys of predicted mean and scale, and of old mean and scale. A scale with one more axis than the
+            mean is a Cholesky factor.
+        out_keys: The keys of projected mean and scale.
+        **overrides: Arguments of the layer's call, `mean_bound` for example.
     """
 
     def __init__(
@@ -145,6 +155,7 @@ class TRPLLoss(LossModule):
         self.out_keys = ["loss_objective", "loss_penalty", "loss_critic", "kl", "entropy"]
 
     def _set_in_keys(self) -> None:
+        """List the keys that `forward` reads; TorchRL calls this when keys change."""
         keys = self.tensor_keys
         actor, critic = self.actor_network, self.critic_network
         read = [*_listed(keys.action), *_listed(keys.sample_log_prob), keys.advantage, keys.value_target]

@@ -34,12 +34,13 @@ P = TypeVar("P", bound=Policy[Tensor])
 
 
 class Terms(NamedTuple):
-    """The terms of the loss `regression_weight · penalty − surrogate` in each state, and the projected policy."""
+    """The terms of the loss in each state, or their means, and the projected policy."""
 
     surrogate: Tensor
     penalty: Tensor
     entropy: Tensor
     projected: Policy[Tensor]
+    regression_weight: float
 
     def mean(self) -> Terms:
         """Average the terms over the states.
@@ -47,7 +48,12 @@ class Terms(NamedTuple):
         Returns:
             The means, with the same policy.
         """
-        return Terms(*(x.mean() for x in self[:-1]), projected=self.projected)
+        return self._replace(surrogate=self.surrogate.mean(), penalty=self.penalty.mean(), entropy=self.entropy.mean())
+
+    @property
+    def loss(self) -> Tensor:
+        """The policy's loss, regression_weight · penalty − surrogate, without an entropy bonus."""
+        return self.regression_weight * self.penalty - self.surrogate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,9 +123,8 @@ class TrustRegion:
         return layers()[self.projection].build(trpl.torch, bounds, **self.projection_kwargs)
 
     @cached_property
-    def joint_layer(self) -> nn.Module:
-        """The layer with one bound on the whole KL, for non-Gaussian policies."""
-        self.check_serves(gaussian=False, words="another")
+    def _joint_layer(self) -> nn.Module:
+        """The layer with one bound on the whole KL, for non-Gaussian policies; `check_serves` comes first."""
         spec = layers()[self.projection]
         return (spec.otherwise or spec).build(trpl.torch, {"bound": self.total_bound})
 
@@ -139,6 +144,23 @@ class TrustRegion:
                 f"projection {self.projection!r} is for Gaussian policies, and this is {words}: use {others}"
             )
 
+    def check_shared(self, shared: SharedDeviation | None, *, instead: str) -> None:
+        """Refuse a shared standard deviation if the projection makes covariances contextual.
+
+        Args:
+            shared: The network's shared standard deviation, or None.
+            instead: What the user may change in the host to have one per state, for the message.
+
+        Raises:
+            ValueError: The projection does not support it.
+        """
+        if self.joint and shared is not None:
+            *others, last = (name for name, layer in layers().items() if "bound" not in layer.arguments)
+            raise ValueError(
+                f"{self.projection} gives every state its own covariance: {instead}, or use the projection "
+                f"{', '.join(others)} or {last}"
+            )
+
     def layer_of(self, policy: Policy[Tensor]) -> Any:
         """Return the layer for a policy: two bounds on the KL of Gaussians, their sum for every other.
 
@@ -153,7 +175,7 @@ class TrustRegion:
         """
         gaussian = isinstance(policy, DiagGaussian | FullGaussian)
         self.check_serves(gaussian=gaussian, words=f"a {type(policy).__name__}")
-        return self.layer if self.joint or gaussian else self.joint_layer
+        return self.layer if self.joint or gaussian else self._joint_layer
 
     def project(self, predicted: P, old: Policy[Tensor], constraint: dict[str, float]) -> P:
         """Project the predicted policy, with the entropy of the constraint or the nearest feasible one.
@@ -245,18 +267,22 @@ class TrustRegion:
             penalty=self.layer_of(predicted).penalty(predicted, projected),
             entropy=entropy(projected).expand(log_ratio.shape),
             projected=projected,
+            regression_weight=self.regression_weight,
         )
 
     @torch.no_grad()
-    def measured(self, pairs: Iterable[tuple[Policy[Tensor], Policy[Tensor]]]) -> dict[str, float]:
+    def measured(
+        self, pairs: Iterable[tuple[Policy[Tensor], Policy[Tensor]]], constraint: dict[str, float]
+    ) -> dict[str, float]:
         """Compare the new policy with the old one, exactly, in every state of a rollout.
 
         Args:
             pairs: The policy after the update and the one that collected the data, minibatch by minibatch.
+            constraint: Arguments of the layer's call, from `constraint`.
 
         Returns:
-            By name: `entropy`; `kl` and `kl_max`, mean and maximum over the states; and, for bounds on a KL,
-            `kl_above`, the share of states above their sum.
+            By name: `entropy`; `kl` and `kl_max`, mean and maximum over the states; for bounds on a KL `kl_above`, the
+            share of states above their sum; and `entropy_target` or `min_entropy_target`, if there is one.
 
         Raises:
             ConvergenceError: If the policy is not finite.
@@ -274,47 +300,48 @@ class TrustRegion:
         found = {"entropy": torch.stack(entropies).mean(), "kl": states.mean(), "kl_max": states.max()}
         if self.bounds_kl:
             found["kl_above"] = (states > self.total_bound).float().mean()
-        return {name: float(value) for name, value in found.items()}
-
-    @torch.no_grad()
-    def projected_std(self, std: Tensor, old_std: Tensor, constraint: dict[str, float]) -> Tensor:
-        """Project a shared standard deviation, to set it after the epochs.
-
-        Args:
-            std: Its value after the optimiser's steps.
-            old_std: Its old value.
-            constraint: Arguments of the layer's call, from `constraint`.
-
-        Returns:
-            The projected one.
-        """
-        mean = torch.zeros_like(std)[None]
-        return self.project(DiagGaussian(mean, std), DiagGaussian(mean, old_std), constraint).std
+        targets = {f"{name}_target": value for name, value in constraint.items()}
+        return {name: float(value) for name, value in found.items()} | targets
 
 
 class SharedDeviation:
-    """A shared standard deviation that is a parameter of the network."""
+    """A shared standard deviation that is a parameter of the network; one that is not trained is left unchanged.
+
+    Args:
+        parameter: The parameter.
+        is_log: Whether it holds the logarithm of the standard deviation.
+    """
 
     def __init__(self, parameter: nn.Parameter, *, is_log: bool) -> None:
         self.parameter, self.is_log = parameter, is_log
 
     @property
     def learns(self) -> bool:
-        """Whether it is trained at all."""
+        """Whether it is trained."""
         return self.parameter.requires_grad
-
-    @property
-    def std(self) -> Tensor:
-        """Its value, as a constant."""
-        return self.parameter.detach().exp() if self.is_log else self.parameter.detach()
-
-    @torch.no_grad()
-    def set_(self, std: Tensor) -> None:
-        """Set the standard deviation, to the projected one after the policy epochs."""
-        self.parameter.copy_(std.log() if self.is_log else std)
 
     @torch.no_grad()
     def keep_positive(self, old_std: Tensor) -> None:
-        """Clamp it above a small share of its old value: an optimiser's step may make a plain parameter negative."""
-        least = SMALLEST_SHARE * old_std
-        self.parameter.copy_(torch.maximum(self.parameter, least.log() if self.is_log else least))
+        """Clamp it above a small share of its old value: an optimiser's step may make a plain parameter negative.
+
+        Args:
+            old_std: The standard deviation of the policy that collected the data.
+        """
+        if self.learns:
+            least = SMALLEST_SHARE * old_std
+            self.parameter.copy_(torch.maximum(self.parameter, least.log() if self.is_log else least))
+
+    @torch.no_grad()
+    def project_(self, region: TrustRegion, old_std: Tensor, constraint: dict[str, float]) -> None:
+        """Set it to its projection, after the policy epochs.
+
+        Args:
+            region: The trust region.
+            old_std: The standard deviation of the policy that collected the data.
+            constraint: Arguments of the layer's call, from `TrustRegion.constraint`.
+        """
+        if self.learns:
+            mean = torch.zeros_like(old_std)[None]
+            std = self.parameter.exp() if self.is_log else self.parameter
+            projected = region.project(DiagGaussian(mean, std), DiagGaussian(mean, old_std), constraint).std
+            self.parameter.copy_(projected.log() if self.is_log else projected)

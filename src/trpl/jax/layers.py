@@ -68,7 +68,7 @@ def _comparable(value: Any) -> Any:
 
 
 class _ByContent:
-    """Equality and hash by content, for a dataclass with arrays among its fields."""
+    """A dataclass with bounds among its fields: checked when it is made, equal and hashed by content."""
 
     if TYPE_CHECKING:
 

@@ -85,7 +85,11 @@ FREE = Target("free", None)
 
 
 def target_of(min_entropy: Bound | None, entropy: Bound | None) -> Target:
-    """Return the target of the two arguments of a layer's call, of which at most one may be given."""
+    """Return the target of the two arguments of a layer's call.
+
+    Raises:
+        ValueError: If both are given.
+    """
     if min_entropy is not None and entropy is not None:
         raise ValueError("give min_entropy (an inequality) or entropy (an equality), not both")
     if entropy is not None:

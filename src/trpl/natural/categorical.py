@@ -166,9 +166,9 @@ class Quick(NamedTuple):
         double = xp.finfo(s.dtype).bits == 64
         short, direct = (0.04, 1e-6) if double else (0.3, 1e-3)
         short = short / (2.0 + exponent)  # larger exponents have larger fifth-order errors
-        last = inside | ((xp.abs(newton) <= short) & (following < 1.0) & (mean * mean <= DRIFT * k2))
+        converged = inside | ((xp.abs(newton) <= short) & (following < 1.0) & (mean * mean <= DRIFT * k2))
         trusted = (exponent < LARGE_EXPONENT) & (near | (self.room >= direct))
-        return xp.where(following < 1.0, following, xp.where(following >= 1.0, 1.0, s)), last & trusted
+        return xp.where(following < 1.0, following, xp.where(following >= 1.0, 1.0, s)), converged & trusted
 
 
 class CategoricalPath:

@@ -105,11 +105,8 @@ class DiagPath(Spectral):
         change = (old_std - std) / std
         shift = (mean - old_mean) / old_std
         precision = (1.0 + change) * (1.0 + change)
-        return cls(
-            old_mean,
-            old_std,
-            Spectrum(precision, change * (2.0 + change), shift, _entropy_of_diagonal(e, old_std)),
-        )
+        spectrum = Spectrum(precision, change * (2.0 + change), shift, _entropy_of_diagonal(e, old_std))
+        return cls(old_mean, old_std, spectrum)
 
     def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:
         here = _local(e, self.spectrum, s, tau)
@@ -133,15 +130,13 @@ class DiagPath(Spectral):
             slope = -2.0 * t * spectrum.precision * e.xp.sqrt(spectrum.precision)
             to_mean = t * spectrum.precision * k_eta
             to_std = slope * (spectrum.shift * k_eta + k_k)
+            to_predicted = to_mean / self.old_std, to_std / self.old_std
             if not old:
-                return (to_mean / self.old_std, to_std / self.old_std), None
+                return to_predicted, None
             pressed = c2 / e.xp.where(t > 0.0, t, 1.0)
             old_eta = (1.0 - t) * k_eta + pressed * mean
             old_k = (1.0 - t) * k_k - pressed * 0.5 * (mean * mean + e.xp.expm1(-here.log_precision))
-            return (to_mean / self.old_std, to_std / self.old_std), (
-                old_eta / self.old_std,
-                -2.0 * old_k / self.old_std,
-            )
+            return to_predicted, (old_eta / self.old_std, -2.0 * old_k / self.old_std)
 
         return Linear(
             found.change,

@@ -29,6 +29,13 @@ class Opened(NamedTuple):
 def open_distribution(p: Given, name: str) -> Opened:
     """Convert a distribution to a policy value and back; policy values pass through.
 
+    Args:
+        p: A policy value or a distribution.
+        name: Its name in messages.
+
+    Returns:
+        The policy value, and the way back.
+
     Raises:
         ValueError: If the distribution is of no known family, or its event dimensions are not declared.
     """

@@ -15,7 +15,7 @@ For cotangents G of log p_k, g of log p_rest and e of the entropy H, with S = Σ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -170,12 +170,7 @@ class _Head(torch.autograd.Function):
             for part, logits in _chunks(hidden, head):
                 folded = _Folded(*(value[part] for value in found))
                 pulled = [None if g is None else g[part].to(wide) for g in cotangents]
-                slope = _slope_of_cap(logits, head)
-                gradient = _pull(logits, ids[part], folded, *pulled)
-                if slope is not None:
-                    gradient.mul_(slope)
-                if head.scale != head.temperature:
-                    gradient.mul_(head.scale / head.temperature)
+                gradient = _pull_scaling(logits, ids[part], folded, pulled, head)
                 if to_bias is not None:
                     to_bias += gradient.sum(0)
                 rows = hidden[part]
@@ -229,6 +224,19 @@ def _pull(logits: Tensor, ids: Tensor, folded: _Folded, kept: Tensor | None, ent
     logits.sub_(folded.log_rest[:, None]).exp_().mul_(at_rest)
     logits.scatter_(1, places, torch.where(ids < 0, at_kept[:, :1], at_kept))
     return logits if to_entropy is None else logits.add_(to_entropy)
+
+
+def _pull_scaling(
+    logits: Tensor, ids: Tensor, folded: _Folded, cotangents: Sequence[Tensor | None], head: Head
+) -> Tensor:
+    """Compute the cotangent of h·Wᵀ + b, before scale, soft cap and temperature; overwrites the logits."""
+    slope = _slope_of_cap(logits, head)  # before `_pull` overwrites the logits
+    gradient = _pull(logits, ids, folded, *cotangents)
+    if slope is not None:
+        gradient.mul_(slope)
+    if head.scale != head.temperature:
+        gradient.mul_(head.scale / head.temperature)
+    return gradient
 
 
 def _most_likely(logits: Tensor, sampled: Tensor, num_kept: int, mass: float) -> Tensor:
@@ -294,7 +302,7 @@ def _product(a: Tensor, b: Tensor, factor: torch.dtype, *, out: Tensor) -> None:
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, factor: torch.dtype) -> None:
-    """Compute total += a·b, likewise."""
+    """Compute total += a·b from factors of this dtype, without rounding the product to it."""
     if factor == total.dtype:
         total.addmm_(a.to(factor), b.to(factor))
     else:

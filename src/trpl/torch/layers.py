@@ -60,7 +60,7 @@ HOST = Host(
 )
 
 
-def _hold(module: nn.Module, name: str, value: Bound | None) -> None:
+def _store_bound(module: nn.Module, name: str, value: Bound | None) -> None:
     """Store a number as an attribute, a tensor as a buffer, a parameter as a parameter; those of a tuple by number."""
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         module.register_buffer(name, value)
@@ -68,10 +68,12 @@ def _hold(module: nn.Module, name: str, value: Bound | None) -> None:
         setattr(module, name, value)
     if isinstance(value, tuple | list):
         for i, part in enumerate(value):
-            _hold(module, f"{name}_{i}", part)
+            _store_bound(module, f"{name}_{i}", part)
 
 
 class _Separate(SeparateLayer[Tensor], nn.Module):
+    """A layer with separate bounds as a module: stores the region and the bounds."""
+
     host = HOST
     if TYPE_CHECKING:
 
@@ -84,8 +86,8 @@ class _Separate(SeparateLayer[Tensor], nn.Module):
         self, region: Region, *, mean_bound: Bound, cov_bound: Bound, entropy_first: bool, check: bool
     ) -> None:
         nn.Module.__init__(self)
-        _hold(self, "mean_bound", mean_bound)
-        _hold(self, "cov_bound", cov_bound)
+        _store_bound(self, "mean_bound", mean_bound)
+        _store_bound(self, "cov_bound", cov_bound)
         self.region, self.entropy_first, self.check = region, entropy_first, check
         self.check_bounds()
 
@@ -229,8 +231,8 @@ class JointKLProjection(JointLayer[Tensor], nn.Module):
         check: bool = True,
     ) -> None:
         nn.Module.__init__(self)
-        _hold(self, "bound", bound)
-        _hold(self, "min_entropy", min_entropy)
+        _store_bound(self, "bound", bound)
+        _store_bound(self, "min_entropy", min_entropy)
         self.entropy_equality, self.check = entropy_equality, check
         self.check_bounds()
 

@@ -17,6 +17,7 @@ from trpl.families import Policy, entropy, kl
 from trpl.gaussians import DiagGaussian
 from trpl.integrations.rsl_rl.layouts import HAS_MODELS, Minibatch, Mirror, layout_of
 from trpl.integrations.trust_region import TrustRegion
+from trpl.losses import clipped_squared_error, normalised, squared_error
 from trpl.types import cast
 
 UPDATES, INITIAL_ENTROPY = "trpl_updates", "trpl_initial_entropy"
@@ -26,9 +27,13 @@ UPDATES, INITIAL_ENTROPY = "trpl_updates", "trpl_initial_entropy"
 class TRPL(PPO):
     """PPO of rsl_rl with an exact trust region in place of the clip.
 
-    A configuration may set, besides everything that PPO takes, the fields of `TrustRegion`, and `schedule_iterations`:
-    the number of iterations that an entropy schedule spans. `clip_param` clips only the value loss. With
-    `schedule: "adaptive"` the learning rate follows the exact mean KL of the network, as PPO's follows its own.
+    `clip_param` clips only the value loss. With `schedule: "adaptive"` the learning rate follows the exact mean KL of
+    the network, as PPO's follows its own.
+
+    Args:
+        *args: See rsl_rl's PPO.
+        schedule_iterations: The number of iterations that an entropy schedule spans.
+        **settings: The fields of `TrustRegion`, and the settings of rsl_rl's PPO.
 
     Raises:
         ValueError: If a setting is out of range, or the networks and settings do not fit together.
@@ -47,11 +52,7 @@ class TRPL(PPO):
             )
         if self.region.controls_entropy and shared is not None and not shared.learns:
             raise ValueError("entropy_schedule needs a standard deviation that learns, and learn_std is False")
-        if self.region.joint and shared is not None:
-            raise ValueError(
-                "kl-joint gives every state its own covariance: use a distribution with a standard deviation per "
-                "state, or the projection kl, w2 or frobenius"
-            )
+        self.region.check_shared(shared, instead="use a distribution with a standard deviation per state")
         if layout.is_beta and not self.region.joint:
             raise ValueError(
                 f"a BetaDistribution has one bound on its whole KL: projection must be kl-joint, not "
@@ -68,55 +69,23 @@ class TRPL(PPO):
         Returns:
             The means to log, by name.
         """
-        layout, region = self.layout, self.region
+        layout, shared = self.layout, self.layout.shared
         constraint, old_std = self._constraint(), None
         totals: dict[str, Any] = defaultdict(float)
         for batch in layout.minibatches(self.num_learning_epochs):
-            size = batch.observations.batch_size[0]
             old = layout.policy_value(batch.old_distribution_params)
-            if self.normalize_advantage_per_mini_batch:
-                batch.advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
-            mirror = layout.mirror
-            mirrored_old = old
-            if mirror is not None and mirror.augments:
-                mirrored_old = _augment(batch, cast("DiagGaussian[Tensor]", old), mirror)
-            half = getattr(self, "use_mixed_precision", False)
-            with torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16, enabled=half):
-                predicted, values = layout.policy(batch), layout.values(batch)
-            if self.desired_kl is not None and self.schedule == "adaptive":
-                unmirrored = predicted if mirrored_old is old else _first(cast("DiagGaussian[Tensor]", predicted), size)
-                self._adapt_learning_rate(unmirrored, old)
-            actions, old_log_prob = layout.taken(batch)
-            terms = region.terms(
-                predicted,
-                mirrored_old,
-                actions=actions,
-                old_log_prob=old_log_prob,
-                advantages=batch.advantages.squeeze(-1),
-                constraint=constraint,
-            ).mean()
-            value_loss = self._value_loss(values, batch)
-            losses = {"surrogate": -terms.surrogate, layout.value_loss_name: value_loss, "penalty": terms.penalty}
-            loss = region.regression_weight * terms.penalty - terms.surrogate
-            loss = loss + self.value_loss_coef * value_loss - self.entropy_coef * terms.entropy
-            if self.rnd:
-                losses["rnd"] = self._rnd_loss(batch.observations[:size])
-            if mirror is not None:
-                losses["symmetry"] = symmetry = self._mirror_loss(batch, mirror, size)
-                if mirror.loss_weight is not None:
-                    loss = loss + mirror.loss_weight * symmetry
-            self._step(loss, losses.get("rnd"))
-            if layout.shared is not None and layout.shared.learns:
+            loss, logged = self._losses(batch, old, constraint)
+            self._step(loss, logged.get("rnd"))
+            if shared is not None:
                 old_std = cast("DiagGaussian[Tensor]", old).std
-                layout.shared.keep_positive(old_std)
-            for name, value in losses.items():
+                shared.keep_positive(old_std)
+            for name, value in logged.items():
                 totals[name] = totals[name] + value.detach()
         num_steps = self.num_learning_epochs * self.num_mini_batches
         found = {name: float(total) / num_steps for name, total in totals.items()}
-        if old_std is not None:
-            assert layout.shared is not None
-            layout.shared.set_(region.projected_std(layout.shared.std, old_std, constraint))
-        found |= self._audit() | {f"{name}_target": value for name, value in constraint.items()}
+        if shared is not None and old_std is not None:
+            shared.project_(self.region, old_std, constraint)
+        found |= self._audit(constraint)
         layout.finish()
         self.storage.clear()
         self.optimizer.param_groups[0][UPDATES] = self._updates + 1
@@ -143,6 +112,37 @@ class TRPL(PPO):
         progress = self._updates / self.schedule_iterations  # type: ignore[operator]
         return self.region.constraint(initial=kept[INITIAL_ENTROPY], progress=progress, dim=old.arrays[0].shape[-1])
 
+    def _losses(
+        self, batch: Minibatch, old: Policy[Tensor], constraint: dict[str, float]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the loss of a minibatch, and its terms by the names under which they are logged."""
+        layout, mirror, size = self.layout, self.layout.mirror, batch.observations.batch_size[0]
+        if self.normalize_advantage_per_mini_batch:
+            batch.advantages = normalised(batch.advantages, unbiased=True)
+        centre = old
+        if mirror is not None and mirror.augments:
+            centre = _augment(batch, cast("DiagGaussian[Tensor]", old), mirror)
+        half = getattr(self, "use_mixed_precision", False)
+        with torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16, enabled=half):
+            predicted, values = layout.policy(batch), layout.values(batch)
+        if self.desired_kl is not None and self.schedule == "adaptive":
+            unmirrored = predicted if centre is old else _first(cast("DiagGaussian[Tensor]", predicted), size)
+            self._adapt_learning_rate(unmirrored, old)
+        actions, old_log_prob = layout.taken(batch)
+        advantages = batch.advantages.squeeze(-1)
+        samples = {"actions": actions, "old_log_prob": old_log_prob, "advantages": advantages}
+        terms = self.region.terms(predicted, centre, **samples, constraint=constraint).mean()
+        value_loss = self._value_loss(values, batch)
+        logged = {"surrogate": -terms.surrogate, layout.value_loss_name: value_loss, "penalty": terms.penalty}
+        loss = terms.loss + self.value_loss_coef * value_loss - self.entropy_coef * terms.entropy
+        if self.rnd:
+            logged["rnd"] = self._rnd_loss(batch.observations[:size])
+        if mirror is not None:
+            logged["symmetry"] = symmetry = self._mirror_loss(batch, mirror, size)
+            if mirror.loss_weight is not None:
+                loss = loss + mirror.loss_weight * symmetry
+        return loss, logged
+
     def _over_processes(self, mean: Tensor) -> Tensor:
         """Average a mean over the processes of a training on several GPUs."""
         if self.is_multi_gpu:
@@ -167,11 +167,9 @@ class TRPL(PPO):
 
     def _value_loss(self, values: Tensor, batch: Minibatch) -> Tensor:
         """Compute the squared error on the returns, clipped around the old values if PPO would."""
-        error = (values - batch.returns).square()
         if not self.use_clipped_value_loss:
-            return error.mean()
-        near = batch.values + (values - batch.values).clamp(-self.clip_param, self.clip_param)
-        return torch.maximum(error, (near - batch.returns).square()).mean()
+            return squared_error(values, batch.returns)
+        return clipped_squared_error(values, batch.returns, old_values=batch.values, clip=self.clip_param)
 
     def _rnd_loss(self, observations: Any) -> Tensor:
         """Compute the predictor's error in random network distillation."""
@@ -201,16 +199,16 @@ class TRPL(PPO):
             group["lr"] = self.learning_rate
 
     @torch.no_grad()
-    def _audit(self) -> dict[str, float]:
+    def _audit(self, constraint: dict[str, float]) -> dict[str, float]:
         """Compare the new policy with the old one: the exact KL in every state of the rollout."""
         layout = self.layout
-        batches = layout.minibatches(1)
-        return self.region.measured((layout.policy(b), layout.policy_value(b.old_distribution_params)) for b in batches)
+        pairs = ((layout.policy(b), layout.policy_value(b.old_distribution_params)) for b in layout.minibatches(1))
+        return self.region.measured(pairs, constraint)
 
 
 def _first(p: DiagGaussian[Tensor], size: int) -> DiagGaussian[Tensor]:
-    """Return the first states, detached; a shared standard deviation is kept."""
-    return DiagGaussian(p.mean[:size].detach(), (p.std if p.shares_covariance else p.std[:size]).detach())
+    """Return the first states; a shared standard deviation is kept."""
+    return DiagGaussian(p.mean[:size], p.std if p.shares_covariance else p.std[:size])
 
 
 @torch.no_grad()

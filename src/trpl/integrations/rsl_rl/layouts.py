@@ -92,11 +92,6 @@ class Models:
         return Mirror(found.data_augmentation_func, found.env, found.use_data_augmentation, weight)
 
     @property
-    def is_recurrent(self) -> bool:
-        """Whether a network is recurrent."""
-        return self.algorithm.actor.is_recurrent or self.algorithm.critic.is_recurrent
-
-    @property
     def networks(self) -> list[nn.Module]:
         """The networks whose gradients are clipped separately."""
         return [self.algorithm.actor, self.algorithm.critic]
@@ -108,11 +103,9 @@ class Models:
 
     def minibatches(self, num_epochs: int) -> Iterator[Minibatch]:
         """Yield the rollout in rsl_rl's minibatches."""
-        alg = self.algorithm
-        storage = alg.storage
-        generator = storage.recurrent_mini_batch_generator if self.is_recurrent else storage.mini_batch_generator
+        recurrent = self.algorithm.actor.is_recurrent or self.algorithm.critic.is_recurrent
         names = [field.name for field in dataclasses.fields(Minibatch)]
-        for batch in generator(alg.num_mini_batches, num_epochs):
+        for batch in _minibatches(self.algorithm, num_epochs, recurrent=recurrent):
             yield Minibatch(**{name: getattr(batch, name) for name in names})
 
     def policy(self, batch: Minibatch) -> Policy[Tensor]:
@@ -177,11 +170,6 @@ class ActorCritic:
         return Mirror(found["data_augmentation_func"], found["_env"], found["use_data_augmentation"], weight)
 
     @property
-    def is_recurrent(self) -> bool:
-        """Whether the network is recurrent."""
-        return self.algorithm.policy.is_recurrent
-
-    @property
     def networks(self) -> list[nn.Module]:
         """The network whose gradients are clipped."""
         return [self.algorithm.policy]
@@ -193,10 +181,7 @@ class ActorCritic:
 
     def minibatches(self, num_epochs: int) -> Iterator[Minibatch]:
         """Yield the rollout in rsl_rl's minibatches."""
-        alg = self.algorithm
-        storage = alg.storage
-        generator = storage.recurrent_mini_batch_generator if self.is_recurrent else storage.mini_batch_generator
-        for batch in generator(alg.num_mini_batches, num_epochs):
+        for batch in _minibatches(self.algorithm, num_epochs, recurrent=self.algorithm.policy.is_recurrent):
             observations, actions, values, advantages, returns, log_prob, mean, std, hidden_states, masks = batch
             yield Minibatch(
                 observations, actions, values, advantages, returns, log_prob, (mean, std), hidden_states, masks
@@ -227,6 +212,13 @@ class ActorCritic:
 
     def finish(self) -> None:
         """Do nothing: the normalisers are updated at each step."""
+
+
+def _minibatches(algorithm: Any, num_epochs: int, *, recurrent: bool) -> Iterator[Any]:
+    """Return rsl_rl's own generator of minibatches."""
+    storage = algorithm.storage
+    generator = storage.recurrent_mini_batch_generator if recurrent else storage.mini_batch_generator
+    return generator(algorithm.num_mini_batches, num_epochs)
 
 
 def _outside_inference(x: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ from stable_baselines3.common.utils import obs_as_tensor
 from torch import Tensor
 from torch import distributions as d
 
-from trpl.families import Categorical, Policy, Product, is_policy
+from trpl.families import Categorical, Policy, Product
 from trpl.integrations.audit import KLAudit, divergences, read, summary
+from trpl.integrations.sb3.policies import GaussianDistribution
 from trpl.layers.surface import Given
 
 STATES_AT_ONCE = 4096
@@ -112,12 +113,10 @@ def _flat(x: np.ndarray) -> np.ndarray:
 
 
 def _value(distribution: Any) -> Given:
-    """Extract the policy value from a distribution of Stable-Baselines3."""
-    inside = getattr(distribution, "distribution", None)
+    """Extract what `trpl.integrations.audit.read` takes from a distribution of Stable-Baselines3."""
+    if isinstance(distribution, GaussianDistribution):
+        return distribution.gaussian
+    inside = distribution.distribution
     if isinstance(inside, list):  # MultiDiscrete
         return Product(tuple(Categorical(part.logits) for part in inside))
-    if isinstance(inside, d.Normal | d.Bernoulli):
-        return d.Independent(inside, 1)
-    if inside is not None:
-        return inside
-    return next(value for value in vars(distribution).values() if is_policy(value))  # trpl's own
+    return d.Independent(inside, 1) if isinstance(inside, d.Normal | d.Bernoulli) else inside

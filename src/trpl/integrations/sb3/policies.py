@@ -67,7 +67,22 @@ class MlpPolicy(ActorCriticPolicy):
     """A Gaussian for `Box` actions with a diagonal or full covariance, shared or `contextual`.
 
     The covariance is parametrised as in `trpl.policies.covariances`; initial standard deviations are exp(log_std_init).
-    For other actions, with `use_sde`, and otherwise, it is an `ActorCriticPolicy`.
+    For other actions, and with `use_sde`, the distribution is that of `ActorCriticPolicy`.
+
+    Args:
+        observation_space: See `ActorCriticPolicy`.
+        action_space: See `ActorCriticPolicy`.
+        lr_schedule: See `ActorCriticPolicy`.
+        *args: See `ActorCriticPolicy`.
+        covariance: "diagonal" or "full".
+        contextual: Whether each state has its own covariance; otherwise all share one.
+        share_features_extractor: Whether policy and value function share a features extractor.
+        optimizer_class: The class of both optimisers.
+        optimizer_kwargs: Their arguments; for Adam by default `eps=1e-5` and `fused=True`.
+        **kwargs: See `ActorCriticPolicy`.
+
+    Raises:
+        ValueError: If the covariance is unknown or does not fit the actions, or actions are squashed.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ def log_prob(value: Policy[Tensor], actions: Tensor) -> Tensor:
 
 
 def settle(policy: ActorCriticPolicy, projected: Policy[Tensor]) -> bool:
-    """Set a shared covariance to that of a projection; return whether there is one."""
+    """Set a shared covariance to that of a projection; return whether the policy may have changed."""
     own = getattr(policy, "settle", None)
     if own is not None:
         own(projected)

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from trpl.families.sparse import SparseCategorical
-from trpl.torch.head import Head, choose_kept, score_kept
+from trpl.torch.head import Head, Scores, choose_kept, score_kept
 
 MULTIPLIERS = ("logit_scale", "output_multiplier", "lm_head_multiplier")  # configs' names for a factor on the logits
-
-
+UNLABELLED = -100  # transformers' label of tokens that are not scored
 LARGEST_DIFFERENCE = 0.05
 """Largest relative difference between two computations of the logits: ten times bfloat16's rounding."""
 
@@ -32,6 +31,15 @@ class Choose(NamedTuple):
     kept_mass: float
     num_last: int  # completion tokens at the end of each sequence
 
+    def tokens(self, labels: Tensor) -> Tensor:
+        """Return the mask of the completion tokens that have labels."""
+        return (labels != UNLABELLED)[:, -self.num_last :]
+
+    def score(self, hidden: Tensor, head: Head, labels: Tensor, mask: Tensor) -> Scores:
+        """Choose and score ids at the hidden states of the tokens in the mask."""
+        sampled = labels[:, -mask.shape[1] :].to(hidden.device)[mask]
+        return choose_kept(hidden, head, sampled, kept_tokens=self.kept_tokens, kept_mass=self.kept_mass)
+
 
 class Score(NamedTuple):
     """A request for the log-probabilities of the old policy's ids, at the tokens of the mask `[batch, time]`."""
@@ -42,6 +50,14 @@ class Score(NamedTuple):
     def rows(self, rows: slice) -> Score:
         """Return the request for some of the sequences."""
         return Score(SparseCategorical(*(x[rows] for x in self.old)), self.mask[rows])
+
+    def tokens(self, labels: Tensor) -> Tensor:
+        """Return the mask of the request's tokens that have labels."""
+        return self.mask.bool() & (labels != UNLABELLED)[:, -self.mask.shape[1] :]
+
+    def score(self, hidden: Tensor, head: Head, labels: Tensor, mask: Tensor) -> Scores:
+        """Score the old policy's ids at the hidden states of the tokens in the mask."""
+        return score_kept(hidden, head, self.old.ids.to(hidden.device)[mask])
 
 
 class Scored(NamedTuple):
@@ -71,35 +87,32 @@ class Reader(Protocol):
 
 
 def add_kept_scores(model: PreTrainedModel, *, temperature: float, float32_head: bool = False) -> None:
-    """Make `model(..., labels=labels, kept=request)` return `Scored`; every other call is unchanged."""
-    unchanged = model.forward
-    unchecked = [True]
+    """Make `model(..., labels=labels, kept=request)` return `Scored`; every other call is unchanged.
+
+    Args:
+        model: A causal language model, whose forward is replaced.
+        temperature: The sampling temperature.
+        float32_head: Whether the vocabulary head gets hidden states in float32.
+    """
+    unchanged, checked = model.forward, False
 
     @functools.wraps(type(model).forward)  # generation inspects the signature
     def forward(self: PreTrainedModel, *args: Any, kept: Choose | Score | None = None, **kwargs: Any) -> Any:
+        nonlocal checked
         if kept is None:
             return unchanged(*args, **kwargs)
-        if unchecked:
+        if not checked:
             check_head(self, unchanged, kwargs["input_ids"])
-            unchecked.clear()
+            checked = True
         labels = kwargs.pop("labels")
         kwargs.pop("fused_lm_head", None)
         states = self.base_model(*args, **kwargs, use_cache=False)
         head = head_of(self, temperature=temperature)
-        if isinstance(kept, Choose):
-            mask = (labels != -100)[:, -kept.num_last :]
-        else:
-            mask = kept.mask.bool() & (labels != -100)[:, -kept.mask.shape[1] :]
-        num_last = mask.shape[1]
-        # the hidden state before a token predicts it
-        hidden = states.last_hidden_state[:, -num_last - 1 : -1].to(head.weight.device)
-        mask = mask.to(hidden.device)
-        hidden = hidden[mask].float() if float32_head else _as_autocast(hidden[mask])
-        if isinstance(kept, Choose):
-            sampled = labels[:, -num_last:].to(hidden.device)[mask]
-            found = choose_kept(hidden, head, sampled, kept_tokens=kept.kept_tokens, kept_mass=kept.kept_mass)
-        else:
-            found = score_kept(hidden, head, kept.old.ids.to(hidden.device)[mask])
+        mask = kept.tokens(labels).to(head.weight.device)
+        before = states.last_hidden_state[:, -mask.shape[1] - 1 : -1]  # the hidden state before a token predicts it
+        hidden = before.to(head.weight.device)[mask]
+        hidden = hidden.float() if float32_head else _as_autocast(hidden)
+        found = kept.score(hidden, head, labels, mask)
         aux_loss = _load_balance(self, states, kwargs) if kwargs.get("output_router_logits") else None
         return Scored(mask, found.policy.ids, found.policy.log_probs, found.entropy, aux_loss)
 
@@ -108,6 +121,13 @@ def add_kept_scores(model: PreTrainedModel, *, temperature: float, float32_head:
 
 def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
     """Return the vocabulary head of a causal language model, as its configuration describes it.
+
+    Args:
+        model: The model.
+        temperature: The sampling temperature.
+
+    Returns:
+        The head.
 
     Raises:
         ValueError: A model without a vocabulary head, or with a matrix that DeepSpeed ZeRO-3 has partitioned.
@@ -134,6 +154,11 @@ def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
 @torch.no_grad()
 def check_head(model: PreTrainedModel, forward: Callable[..., Any], input_ids: Tensor) -> None:
     """Compare the logits of `head_of` with the model's own, after two tokens; models may compute them in other ways.
+
+    Args:
+        model: The model.
+        forward: Its own forward.
+        input_ids: Token ids, of which two are used.
 
     Raises:
         ValueError: They differ by more than the rounding of bfloat16.
