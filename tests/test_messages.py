@@ -12,7 +12,7 @@ import pytest
 
 from trpl import cli
 from trpl.errors import MissingExtraError
-from trpl.messages import EXTRAS, missing_extra, needs
+from trpl.messages import EXTRAS, decimals, missing_extra, needs
 from trpl.methods.registry import settings
 from trpl.settings.foreign import SETTINGS, WORDS, suggestion
 from trpl.sweeps.sweep import SweepResult
@@ -63,6 +63,11 @@ def test_the_same_in_python():
 
     with pytest.raises(ConfigError, match="there is no setting 'gamma'; here it is 'discount'"):
         preset("kl", "Hopper-v4", gamma=0.9)
+
+def test_returns_below_ten_have_decimals():
+    assert (decimals(5657.3), decimals(-10.0), decimals(0.74), decimals(-3.2, float("nan"))) == (0, 0, 2, 2)
+    assert decimals(0.5, 12.0) == 0  # side by side they have the same
+
 
 
 def test_a_missing_extra_says_what_to_install():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from trpl.errors import UsageError
-from trpl.messages import describe, nearest, program
+from trpl.messages import decimals, describe, nearest, program
 from trpl.options import Parser, number, positive_int
 
 
@@ -172,8 +172,7 @@ def conclude(result: Any, *, quiet: bool) -> int:
 
     curve = learning_curve(result.folder)
     if not quiet:
-        returned = "" if (final := result.final_return) is None else f", return {final:.0f} (last ≤ 20 evaluations)"
-        print(f"finished {result.epochs} epochs{returned}")
+        print(f"finished {result.epochs} epoch{'' if result.epochs == 1 else 's'}{mean_return(result)}")
         print(f"run folder      {result.folder}\nlearning curve  {curve}\ndigest          {result.digest}")
         print(f"evaluate        {program()} evaluate {result.folder}")
         print(f"watch           {program()} play {result.folder} --video policy.mp4")
@@ -188,6 +187,19 @@ RUN_OR_CHECKPOINT = "run folder (its newest checkpoint), checkpoint folder, or R
 def evaluate(argv: list[str]) -> int:
     """Run noise-free episodes."""
     parser = Parser("evaluate", "Noise-free episodes of a trained policy.")
+def mean_return(result: Any) -> str:
+    """Describe the return of a run that ended: over which evaluations it is the mean."""
+    if (final := result.final_return) is None:
+        return ""
+    from trpl.runs import records
+    from trpl.runs.folder import EVALUATIONS
+    from trpl.settings.config import WINDOW
+
+    count = min(len(records.read(result.folder, EVALUATIONS)), WINDOW)
+    over = "one evaluation" if count == 1 else f"mean of the last {count} evaluations"
+    return f", return {final:.{decimals(final)}f} ({over})"
+
+
     parser.add_argument("run", help=RUN_OR_CHECKPOINT)
     parser.add_argument("--episodes", type=positive_int, help="how many (as in training)")
     parser.add_argument("--seed", type=int, help="seed for other initial states than in training")
@@ -232,7 +244,7 @@ def play(argv: list[str]) -> int:
     else:
         recording = video.record(policy, task, args.video, **how)
         returns, shown = recording.returns, f"{recording.path}: {recording.num_frames} frames"
-    print(f"{shown}, return {', '.join(f'{total:.1f}' for total in returns)}")
+    print(f"{shown}, return {', '.join(f'{total:.2f}' for total in returns)}")
     return 0
 
 

@@ -9,6 +9,7 @@ from synthetic_runs import run_config, write_run, write_runs
 from trpl.errors import RecordError
 from trpl.gaussians import entropy
 from trpl.reports import figures
+from trpl.reports.curve import curve_figure
 from trpl.reports.figures import FIGURES, FROM_RUNS, write_figure
 from trpl.reports.groups import group_runs
 from trpl.reports.interpolation import MULTIPLIERS, OLD, PREDICTED, REGIONS, interpolated
@@ -66,6 +67,17 @@ def test_few_steps_are_counted_one_by_one(tmp_path, epochs, label, last):
     (axes,), _ = drawn("curves", tmp_path)
     assert axes.get_xlabel().endswith(label)
     assert axes.lines[0].get_xdata()[-1] == pytest.approx(last)
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_learning_curve_shows_all_its_points(tmp_path, epochs):
+    write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, epochs))
+    top, bottom = curve_figure(tmp_path / "run").axes
+    lines = [*top.get_lines(), *bottom.get_lines()]
+    assert len(lines) == 3
+    assert {line.get_marker() for line in lines} == ({"o"} if epochs == 1 else {""})  # no line goes through one point
+    kl = bottom.get_lines()[0].get_ydata()
+    assert bottom.get_ylim() == (0, pytest.approx(1.1 * max(kl)))
 
 
 def test_a_legend_of_long_names_stays_within_its_figure(tmp_path):

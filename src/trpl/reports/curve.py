@@ -1,5 +1,6 @@
 """The learning curve of one run, as PNG."""
 
+from collections.abc import Sized
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,18 +49,26 @@ def curve_figure(run: str | Path) -> "Figure":
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     trained = [(line["steps"], line["train_return"]) for line in metrics if line.get("train_return") is not None]
     if trained:
-        top.plot(*zip(*trained, strict=True), color="0.7", linewidth=1, label="training episodes")
+        dot = _dot(trained)
+        top.plot(*zip(*trained, strict=True), color="0.7", linewidth=1, marker=dot, label="training episodes")
     if evaluations:
         steps = np.array([line["steps"] for line in evaluations])
         returns = [np.asarray(line["returns"]) for line in evaluations]
         low, mean, high = (np.array([f(r) for r in returns]) for f in (np.min, np.mean, np.max))
         top.fill_between(steps, low, high, color="tab:blue", alpha=0.2, linewidth=0, label="evaluations, all episodes")
-        top.plot(steps, mean, color="tab:blue", label="evaluations, mean")
+        top.plot(steps, mean, color="tab:blue", marker=_dot(steps), label="evaluations, mean")
     top.set_ylabel("return")
     if top.has_data():
         top.legend(loc="best", frameon=False)
     top.set_title(f"{config.method} on {config.env_id}, seed {config.seed}", parse_math=False)
-    bottom.plot([line["steps"] for line in metrics], [line.get("kl") for line in metrics], color="tab:orange")
+    shown = [(line["steps"], line["kl"]) for line in metrics if line.get("kl") is not None]
+    if shown:
+        bottom.plot(*zip(*shown, strict=True), color="tab:orange", marker=_dot(shown))
+        bottom.set_ylim(0, 1.1 * max(kl for _, kl in shown) or None)
     bottom.set(ylabel="KL per epoch", xlabel="environment steps")
-    bottom.set_ylim(bottom=0)
     return figure
+
+
+def _dot(points: Sized) -> str:
+    """Choose the marker of a curve: a line through a single point is invisible."""
+    return "o" if len(points) == 1 else ""
