@@ -71,7 +71,7 @@ def test_a_note_is_printed_once(capsys, monkeypatch):
 
     def command(_):
         for _ in range(2):
-            warnings.warn("mission is not seen", stacklevel=1)
+            warnings.warn("\x1b[33mWARN: mission is not seen\x1b[0m", stacklevel=1)  # as Gymnasium colours it
         return 0
 
     monkeypatch.setitem(cli.COMMANDS, "train", cli.Command("", command))

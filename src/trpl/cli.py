@@ -8,6 +8,7 @@ import argparse
 import functools
 import importlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = nearest(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
         return fail(f"there is no command {name!r}{hint}", code=2)
     note = functools.cache(lambda text: print(f"trpl: note: {text}", file=sys.stderr))  # each once
-    warnings.showwarning = lambda message, *_args, **_kwargs: note(str(message))
+    warnings.showwarning = lambda message, *_args, **_kwargs: note(plain(str(message)))
     try:
         code = COMMANDS[name].run(load_plugins(rest))
         sys.stdout.flush()
@@ -53,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("TRPL_TRACEBACK"):
             raise
         return fail(describe(error), code=2 if isinstance(error, ValueError) else 1)
+
+
+def plain(text: str) -> str:
+    """Remove the colours and the word WARN from a warning of Gymnasium."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).removeprefix("WARN: ")
 
 
 def load_plugins(argv: list[str]) -> list[str]:
@@ -181,12 +187,6 @@ def conclude(result: Any, *, quiet: bool) -> int:
     return 0
 
 
-RUN_OR_CHECKPOINT = "run folder (its newest checkpoint), checkpoint folder, or RUN/best"
-
-
-def evaluate(argv: list[str]) -> int:
-    """Run noise-free episodes."""
-    parser = Parser("evaluate", "Noise-free episodes of a trained policy.")
 def mean_return(result: Any) -> str:
     """Describe the return of a run that ended: over which evaluations it is the mean."""
     if (final := result.final_return) is None:
@@ -200,6 +200,12 @@ def mean_return(result: Any) -> str:
     return f", return {final:.{decimals(final)}f} ({over})"
 
 
+RUN_OR_CHECKPOINT = "run folder (its newest checkpoint), checkpoint folder, or RUN/best"
+
+
+def evaluate(argv: list[str]) -> int:
+    """Run noise-free episodes."""
+    parser = Parser("evaluate", "Noise-free episodes of a trained policy.")
     parser.add_argument("run", help=RUN_OR_CHECKPOINT)
     parser.add_argument("--episodes", type=positive_int, help="how many (as in training)")
     parser.add_argument("--seed", type=int, help="seed for other initial states than in training")
@@ -349,7 +355,7 @@ def report(argv: list[str]) -> int:
     parser.add_argument("runs", nargs="+", help="run folders, or folders of them")
     parser.add_argument("--out", default="report", help="folder for the page, figures and tables (report)")
     parser.add_argument("--title", default="Trust-region runs", help="heading of the page")
-    parser.add_argument("--by", action="append", default=[], help="a setting that distinguishes variants of a method")
+    add_by(parser)
     parser.add_argument("--no-figures", action="store_true", help="leave out the PNG and SVG files")
     args = parser.parse(argv)
     from trpl.reports.page import write_report
@@ -362,14 +368,19 @@ def figure(argv: list[str]) -> int:
     from trpl.reports.figures import FIGURES, write_figure
 
     parser = Parser("figure", "A figure of the paper as PNG and SVG, from run folders; interpolation needs none.")
-    parser.add_argument("name", choices=FIGURES, help=", ".join(FIGURES))
+    parser.add_argument("name", metavar="name", choices=FIGURES, help=", ".join(FIGURES))
     parser.add_argument("runs", nargs="*", help="run folders, or folders of them (runs)")
     parser.add_argument("--out", default="figures", help="folder for the files (figures)")
-    parser.add_argument("--by", action="append", default=[], help="a setting that distinguishes variants of a method")
+    add_by(parser)
     args = parser.parse(argv)
     for file in write_figure(args.name, args.runs or ["runs"], args.out, by=args.by):
         print(file)
     return 0
+
+
+def add_by(parser: argparse.ArgumentParser) -> None:
+    words = "a setting that distinguishes variants of a method; may be given several times"
+    parser.add_argument("--by", action="append", default=[], metavar="SETTING", help=words)
 
 
 def add_other_versions(parser: argparse.ArgumentParser) -> None:

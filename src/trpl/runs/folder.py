@@ -202,15 +202,9 @@ def locate(path: str | Path) -> tuple[Path, Path]:
     if run is not None and path.name == "best" and not path.exists():
         raise RunError(f"{run} has no best checkpoint: it was not evaluated yet")
     if run is None or not path.exists():
-        raise RunError(f"{path} is not a run folder (it has no {CONFIG}), nor a checkpoint of one{_run_inside(path)}")
+        inside = storage.run_inside(path, CONFIG)
+        raise RunError(f"{path} is not a run folder (it has no {CONFIG}), nor a checkpoint of one{inside}")
     return run, storage.newest_checkpoint(path)
-
-
-def _run_inside(path: Path) -> str:
-    """Name a run in a folder of runs, such as `runs`, for a message."""
-    files = (file for depth in range(1, 4) for file in sorted(path.glob("*/" * depth + CONFIG)))
-    found = next(files, None)
-    return "" if found is None else f"; a run in it is {found.parent}"
 
 
 def read_config(folder: str | Path) -> Config:
@@ -228,7 +222,8 @@ def read_config(folder: str | Path) -> Config:
         ConfigError: A setting does not exist, or its value is invalid.
     """
     if not is_run(Path(folder)):
-        raise RunError(f"{folder} is not a run folder: it has no {CONFIG}{_run_inside(Path(folder))}")
+        inside = storage.run_inside(Path(folder), CONFIG)
+        raise RunError(f"{folder} is not a run folder: it has no {CONFIG}{inside}")
     about = read_about(Path(folder))
     try:
         return config_from_json(about["config"])
