@@ -13,7 +13,7 @@ from trpl.reports.curve import curve_figure
 from trpl.reports.figures import FIGURES, FROM_RUNS, write_figure
 from trpl.reports.groups import group_runs
 from trpl.reports.interpolation import MULTIPLIERS, OLD, PREDICTED, REGIONS, interpolated
-from trpl.reports.look import RC_PARAMS, styles
+from trpl.reports.look import RC_PARAMS, lone_points, styles
 from trpl.reports.reading import read_runs
 
 REACHER = "trpl/Reacher5Sparse-v0"
@@ -75,9 +75,22 @@ def test_a_learning_curve_shows_all_its_points(tmp_path, epochs):
     top, bottom = curve_figure(tmp_path / "run").axes
     lines = [*top.get_lines(), *bottom.get_lines()]
     assert len(lines) == 3
-    assert {line.get_marker() for line in lines} == ({"o"} if epochs == 1 else {""})  # no line goes through one point
+    assert {line.get_marker() for line in lines} == ({"o"} if epochs == 1 else {"None"})  # no line goes through one
     kl = bottom.get_lines()[0].get_ydata()
     assert bottom.get_ylim() == (0, pytest.approx(1.1 * max(kl)))
+
+
+@pytest.mark.parametrize("name", ["curves", "kl-change"])
+def test_a_run_of_one_epoch_is_a_point(tmp_path, name):
+    write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, 1))
+    (axes,), _ = drawn(name, tmp_path)
+    (line,) = axes.get_lines()
+    assert (line.get_marker(), line.get_markevery()) == ("o", [0])
+
+
+def test_points_beside_others_have_no_marker():
+    assert lone_points([1.0, 2.0, np.nan, 3.0, np.nan, 4.0, 5.0])["markevery"] == [3]
+    assert lone_points([1.0, 2.0, np.nan]) == {}
 
 
 def test_a_legend_of_long_names_stays_within_its_figure(tmp_path):
