@@ -201,7 +201,9 @@ def locate(path: str | Path) -> tuple[Path, Path]:
     run = path if is_run(path) else next((parent for parent in path.absolute().parents if is_run(parent)), None)
     if run is not None and path.name == "best" and not path.exists():
         raise RunError(f"{run} has no best checkpoint: it was not evaluated yet")
-    if run is None or not path.exists():
+    if not path.exists():
+        raise RunError(f"{path} is not a run folder: it does not exist")
+    if run is None:
         inside = storage.run_inside(path, CONFIG)
         raise RunError(f"{path} is not a run folder (it has no {CONFIG}), nor a checkpoint of one{inside}")
     return run, storage.newest_checkpoint(path)
@@ -222,8 +224,8 @@ def read_config(folder: str | Path) -> Config:
         ConfigError: A setting does not exist, or its value is invalid.
     """
     if not is_run(Path(folder)):
-        inside = storage.run_inside(Path(folder), CONFIG)
-        raise RunError(f"{folder} is not a run folder: it has no {CONFIG}{inside}")
+        why = f"it has no {CONFIG}" if Path(folder).exists() else "it does not exist"
+        raise RunError(f"{folder} is not a run folder: {why}{storage.run_inside(Path(folder), CONFIG)}")
     about = read_about(Path(folder))
     try:
         return config_from_json(about["config"])
