@@ -1,6 +1,7 @@
 """The command line: what it says and what it calls."""
 
 import io
+import re
 import subprocess
 import sys
 import warnings
@@ -70,7 +71,7 @@ def test_a_note_is_printed_once(capsys, monkeypatch):
 
     def command(_):
         for _ in range(2):
-            warnings.warn("mission is not seen", stacklevel=1)
+            warnings.warn("\x1b[33mWARN: mission is not seen\x1b[0m", stacklevel=1)  # as Gymnasium colours it
         return 0
 
     monkeypatch.setitem(cli.COMMANDS, "train", cli.Command("", command))
@@ -100,8 +101,8 @@ def test_a_note_is_printed_once(capsys, monkeypatch):
         (["train", "kl", "Hopper-v4", "--preset", "."], ". cannot be read: Is a directory"),
         (["resume", "nowhere", "--env-timeout", "soon"], "invalid number value: 'soon'"),
         (["train", "w2", "CartPole-v1"], "is for Gaussian policies, and the policy of CartPole-v1 is a Categorical"),
-        (["resume", "nowhere"], "nowhere is not a run folder"),
-        (["evaluate", "nowhere"], "nowhere is not a run folder"),
+        (["resume", "nowhere"], "nowhere is not a run folder: it does not exist"),
+        (["evaluate", "nowhere"], "nowhere is not a run folder: it does not exist"),
         (["evaluate", "nowhere", "--episodes", "0"], "must be at least 1"),
         (["presets", "kll"], "did you mean 'kl'?"),
     ],
@@ -163,7 +164,17 @@ def test_train_says_where_and_what_next(capsys, tmp_path):
 def test_resume_of_a_finished_run_says_so(capsys, finished):
     code, out, _ = call(capsys, "resume", str(finished))
     assert code == 0
-    assert "finished 2 epochs" in out
+    assert re.search(r"finished 2 epochs, return -\d+ \(mean of the last 2 evaluations\)", out)
+
+
+def test_a_small_return_keeps_its_decimals(finished, tmp_path):
+    from trpl.runs.trainer import RunResult
+
+    evaluations = tmp_path / "evaluations.jsonl"
+    evaluations.write_text((finished / "evaluations.jsonl").read_text().splitlines()[0] + "\n")
+    result = RunResult(tmp_path, finished=True, epochs=1, final_return=0.736, digest="")
+    assert cli.mean_return(result) == ", return 0.74 (one evaluation)"
+    assert cli.mean_return(result._replace(final_return=None)) == ""
 
 
 def test_evaluate_prints_episodes(capsys, finished):
@@ -188,7 +199,7 @@ def test_play_calls_the_recorder(capsys, finished, monkeypatch, tmp_path):
     for run in (finished, finished / "best", next((finished / "checkpoints").glob("0*"))):
         code, out, _ = call(capsys, "play", str(run), "--video", file, *words)
         assert code == 0
-        assert "51 frames, return -1.0, -2.0" in out
+        assert "51 frames, return -1.00, -2.00" in out
 
 
 def test_play_live_and_other_endings(capsys, finished, monkeypatch, tmp_path):
@@ -323,6 +334,14 @@ def test_progress_is_a_bar_or_lines(terminal, monkeypatch):
         assert word in text
     assert ("\x1b[" in text) is terminal
     assert ("epoch 2/2" in text) is not terminal
+
+
+def test_progress_keeps_the_decimals_of_a_small_return():
+    progress = Progress(preset("kl", "Hopper-v4", total_steps=2048), console=Console(file=(screen := io.StringIO())))
+    with progress:
+        progress.begin(0, GaussianHead(2))
+        progress.update(1, {"train_return": None, "kl": 0.01, "entropy": 4.5}, 0.736)
+    assert "return 0.74 " in screen.getvalue()
 
 
 def test_commands_to_go_on_with_work_as_they_stand(tmp_path, monkeypatch):

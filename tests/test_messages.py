@@ -12,7 +12,7 @@ import pytest
 
 from trpl import cli
 from trpl.errors import MissingExtraError
-from trpl.messages import EXTRAS, missing_extra, needs
+from trpl.messages import EXTRAS, decimals, missing_extra, needs
 from trpl.methods.registry import settings
 from trpl.settings.foreign import SETTINGS, WORDS, suggestion
 from trpl.sweeps.sweep import SweepResult
@@ -39,6 +39,13 @@ def test_names_of_other_libraries_lead_to_ours():
         ("--device", "JAX_PLATFORMS=cpu"),
         ("--target-kl", "mean_bound and cov_bound"),
         ("--clip-range", "bounds take its place elsewhere: mean_bound and cov_bound"),
+        ("--eps", "mean_bound and cov_bound limit every state's update"),  # --bound, which a Gaussian's kl refuses
+        ("--max-kl", "mean_bound and cov_bound limit every state's update"),
+        ("-n", "here it is '--total-steps'"),
+        ("--init-noise-std", "here it is '--initial-std'"),
+        ("--num-mini-batches", "minibatch_size"),
+        ("--discounting", "here it is '--discount'"),
+        ("--seeds", "trpl sweep PLAN --seeds N"),
         ("--sede", "did you mean '--seed'?"),
         ("--hidden-size", "did you mean '--hidden-sizes'?"),
         ("--checkpoint", "did you mean '--checkpoint-every'?"),
@@ -55,6 +62,11 @@ def test_names_of_other_libraries_lead_to_ours():
 def test_options_of_other_libraries(capsys, option, said):
     assert cli.main(["train", "kl", "Hopper-v4", option, "1"]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_returns_below_ten_have_decimals():
+    assert (decimals(5657.3), decimals(-10.0), decimals(0.74), decimals(-3.2, float("nan"))) == (0, 0, 2, 2)
+    assert decimals(0.5, 12.0) == 0  # side by side they have the same
 
 
 def test_the_same_in_python():

@@ -7,13 +7,14 @@ themselves, so that `trpl --help` is fast.
 import argparse
 import functools
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from trpl.errors import UsageError
-from trpl.messages import describe, nearest, program
+from trpl.messages import decimals, describe, nearest, program
 from trpl.options import Parser, number, positive_int
 
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = nearest(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
         return fail(f"there is no command {name!r}{hint}", code=2)
     note = functools.cache(lambda text: print(f"trpl: note: {text}", file=sys.stderr))  # each once
-    warnings.showwarning = lambda message, *_args, **_kwargs: note(str(message))
+    warnings.showwarning = lambda message, *_args, **_kwargs: note(plain(str(message)))
     try:
         code = COMMANDS[name].run(load_plugins(rest))
         sys.stdout.flush()
@@ -54,6 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("TRPL_TRACEBACK"):
             raise
         return fail(describe(error), code=2 if isinstance(error, ValueError) else 1)
+
+
+def plain(text: str) -> str:
+    """Remove the colours and the word WARN from a warning of Gymnasium."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).removeprefix("WARN: ")
 
 
 def load_plugins(argv: list[str]) -> list[str]:
@@ -170,14 +176,26 @@ def conclude(result: Any, *, quiet: bool) -> int:
 
     curve = learning_curve(result.folder)
     if not quiet:
-        returned = "" if (final := result.final_return) is None else f", return {final:.0f} (last ≤ 20 evaluations)"
-        print(f"finished {result.epochs} epochs{returned}")
+        print(f"finished {result.epochs} epoch{'' if result.epochs == 1 else 's'}{mean_return(result)}")
         print(f"run folder      {result.folder}\nlearning curve  {curve}\ndigest          {result.digest}")
         print(f"evaluate        {program()} evaluate {result.folder}")
         print(f"watch           {program()} play {result.folder} --video policy.mp4")
         longer = 2 * read_config(result.folder).total_steps
         print(f"train longer    {program()} resume {result.folder} --steps {longer}")
     return 0
+
+
+def mean_return(result: Any) -> str:
+    """Describe the return of a run that ended: over which evaluations it is the mean."""
+    if (final := result.final_return) is None:
+        return ""
+    from trpl.runs import records
+    from trpl.runs.folder import EVALUATIONS
+    from trpl.settings.config import WINDOW
+
+    count = min(len(records.read(result.folder, EVALUATIONS)), WINDOW)
+    over = "one evaluation" if count == 1 else f"mean of the last {count} evaluations"
+    return f", return {final:.{decimals(final)}f} ({over})"
 
 
 RUN_OR_CHECKPOINT = "run folder (its newest checkpoint), checkpoint folder, or RUN/best"
@@ -228,7 +246,7 @@ def play(argv: list[str]) -> int:
     else:
         recording = video.record(policy, task, args.video, **how)
         returns, shown = recording.returns, f"{recording.path}: {recording.num_frames} frames"
-    print(f"{shown}, return {', '.join(f'{total:.1f}' for total in returns)}")
+    print(f"{shown}, return {', '.join(f'{total:.2f}' for total in returns)}")
     return 0
 
 
@@ -331,7 +349,7 @@ def report(argv: list[str]) -> int:
     parser.add_argument("runs", nargs="+", help="run folders, or folders of them")
     parser.add_argument("--out", default="report", help="folder for the page, figures and tables (report)")
     parser.add_argument("--title", default="Trust-region runs", help="heading of the page")
-    parser.add_argument("--by", action="append", default=[], help="a setting that distinguishes variants of a method")
+    add_by(parser)
     parser.add_argument("--no-figures", action="store_true", help="leave out the PNG and SVG files")
     args = parser.parse(argv)
     from trpl.reports.page import write_report
@@ -344,14 +362,19 @@ def figure(argv: list[str]) -> int:
     from trpl.reports.figures import FIGURES, write_figure
 
     parser = Parser("figure", "A figure of the paper as PNG and SVG, from run folders; interpolation needs none.")
-    parser.add_argument("name", choices=FIGURES, help=", ".join(FIGURES))
+    parser.add_argument("name", metavar="name", choices=FIGURES, help=", ".join(FIGURES))
     parser.add_argument("runs", nargs="*", help="run folders, or folders of them (runs)")
     parser.add_argument("--out", default="figures", help="folder for the files (figures)")
-    parser.add_argument("--by", action="append", default=[], help="a setting that distinguishes variants of a method")
+    add_by(parser)
     args = parser.parse(argv)
     for file in write_figure(args.name, args.runs or ["runs"], args.out, by=args.by):
         print(file)
     return 0
+
+
+def add_by(parser: argparse.ArgumentParser) -> None:
+    words = "a setting that distinguishes variants of a method; may be given several times"
+    parser.add_argument("--by", action="append", default=[], metavar="SETTING", help=words)
 
 
 def add_other_versions(parser: argparse.ArgumentParser) -> None:

@@ -46,6 +46,18 @@ def nearest(name: object, known: Iterable[str]) -> str:
     return "" if found is None else f"; did you mean {found!r}?"
 
 
+def decimals(*returns: float) -> int:
+    """Choose the decimals that returns are shown with: none from 10 on, two below, where whole numbers say too little.
+
+    Args:
+        *returns: What is shown side by side; NaN counts for nothing.
+
+    Returns:
+        The number of decimals.
+    """
+    return 0 if any(abs(value) >= 10 for value in returns) else 2
+
+
 def os_problem(error: OSError) -> str:
     """Describe an error of the operating system.
 

@@ -21,6 +21,7 @@ CASES = {
     "MultiBinary": (spaces.MultiBinary(4), "gaussian"),
     "Beta": (BOX, "beta"),
     "squashed": (BOX, "squashed"),
+    "wide": (spaces.Box(0.0, 1000.0, (2,)), "gaussian"),  # rounding is that of 1000, also where the action is near 0
     "Tuple": (spaces.Tuple((BOX, spaces.Discrete(3), spaces.MultiBinary(2))), "gaussian"),
     "Dict": (spaces.Dict(aim=BOX, gear=spaces.MultiDiscrete([2, 6])), "beta"),
 }

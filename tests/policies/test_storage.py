@@ -83,6 +83,12 @@ def test_no_sound_checkpoint_is_an_error_that_says_why(tmp_path):
         newest_checkpoint(tmp_path / "elsewhere")
 
 
+def test_a_folder_of_runs_is_answered_with_a_run_in_it(tmp_path):
+    write(tmp_path / "runs" / "Hopper-v4" / "kl", 1)
+    with pytest.raises(CheckpointError, match=r"there is none; a run in it is .*runs/Hopper-v4/kl$"):
+        newest_checkpoint(tmp_path / "runs")
+
+
 def signed(folder, change):
     """The manifest changed, and signed again: what gets past the checksum."""
     manifest = json.loads((folder / "manifest.json").read_text())

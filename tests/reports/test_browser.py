@@ -61,6 +61,23 @@ def test_ticks_of_a_narrow_range_are_told_apart(browser, tmp_path):
     assert len(labels) == len(set(labels))
 
 
+def test_a_run_of_one_epoch_is_a_point(browser, tmp_path):
+    write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, 1))
+    browser.open(write_report([tmp_path / "run"], tmp_path / "out", figures=False))
+    for chart in ("returns", "kl", "entropy"):
+        assert browser.run(f"document.querySelectorAll('#{chart} circle.dot').length") == 1, chart
+
+
+def test_a_narrow_range_of_a_logarithmic_axis_has_ticks(browser, tmp_path):
+    """From 0.041 to 0.046, between the 0.02 and the 0.05 that a wide axis has."""
+    folder = write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, 6))
+    file = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(x | {"kl": 0.041 + 0.001 * n}) + "\n" for n, x in enumerate(lines)))
+    browser.open(write_report([folder], tmp_path / "out", figures=False))
+    assert browser.run("document.querySelectorAll('#kl svg text[text-anchor=end]').length") >= 3
+
+
 def test_a_method_can_be_hidden_and_shown_again(page):
     shown = (
         "[...new Set([...document.querySelectorAll('#returns path.line')].map(p => p.dataset.method))].sort().join(' ')"

@@ -9,10 +9,11 @@ from synthetic_runs import run_config, write_run, write_runs
 from trpl.errors import RecordError
 from trpl.gaussians import entropy
 from trpl.reports import figures
+from trpl.reports.curve import curve_figure
 from trpl.reports.figures import FIGURES, FROM_RUNS, write_figure
 from trpl.reports.groups import group_runs
 from trpl.reports.interpolation import MULTIPLIERS, OLD, PREDICTED, REGIONS, interpolated
-from trpl.reports.look import RC_PARAMS, styles
+from trpl.reports.look import RC_PARAMS, lone_points, styles
 from trpl.reports.reading import read_runs
 
 REACHER = "trpl/Reacher5Sparse-v0"
@@ -66,6 +67,30 @@ def test_few_steps_are_counted_one_by_one(tmp_path, epochs, label, last):
     (axes,), _ = drawn("curves", tmp_path)
     assert axes.get_xlabel().endswith(label)
     assert axes.lines[0].get_xdata()[-1] == pytest.approx(last)
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_learning_curve_shows_all_its_points(tmp_path, epochs):
+    write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, epochs))
+    top, bottom = curve_figure(tmp_path / "run").axes
+    lines = [*top.get_lines(), *bottom.get_lines()]
+    assert len(lines) == 3
+    assert {line.get_marker() for line in lines} == ({"o"} if epochs == 1 else {"None"})  # no line goes through one
+    kl = bottom.get_lines()[0].get_ydata()
+    assert bottom.get_ylim() == (0, pytest.approx(1.1 * max(kl)))
+
+
+@pytest.mark.parametrize("name", ["curves", "kl-change"])
+def test_a_run_of_one_epoch_is_a_point(tmp_path, name):
+    write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, 1))
+    (axes,), _ = drawn(name, tmp_path)
+    (line,) = axes.get_lines()
+    assert (line.get_marker(), line.get_markevery()) == ("o", [0])
+
+
+def test_points_beside_others_have_no_marker():
+    assert lone_points([1.0, 2.0, np.nan, 3.0, np.nan, 4.0, 5.0])["markevery"] == [3]
+    assert lone_points([1.0, 2.0, np.nan]) == {}
 
 
 def test_a_legend_of_long_names_stays_within_its_figure(tmp_path):

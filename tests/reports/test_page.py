@@ -76,6 +76,20 @@ def test_means_shown_as_the_same_number_are_both_the_best(tmp_path):
     assert page.count('<strong class="value">500</strong>') == 4  # both columns of both methods
 
 
+def test_returns_below_ten_have_decimals(tmp_path):
+    root = write_runs(tmp_path / "runs", num_epochs=40)
+    for method, reached in (("kl", 0.74), ("ppo", 0.71)):
+        for file in root.glob(f"*/{method}/*/evaluations.jsonl"):
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            file.write_text("".join(json.dumps(line | {"returns": [reached] * 5}) + "\n" for line in lines))
+    page = write_report([root], tmp_path / "out", figures=False).read_text()
+    assert page.count('<strong class="value">0.74</strong>') == 2  # both columns; 1 would be shared with ppo
+    assert page.count('<span class="value">0.71</span>') == 2
+    assert "[0.74, 0.74]" in page
+    assert re.search(r">-?0\.03</td>", page)  # the difference between the two
+    assert ">0.71</td>" in page  # a run
+
+
 def test_page_asks_for_nothing_from_elsewhere(report):
     page = report.read_text()
     assert "default-src 'none'" in page

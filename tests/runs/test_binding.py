@@ -27,6 +27,12 @@ def test_without_a_region_nothing_is_said():
     assert said([0.0] * 100, mean_bound=None) == []
 
 
+def test_one_bound_for_the_whole_kl():
+    """As `kl-joint` has, and `kl` with a policy that is not Gaussian."""
+    (word,) = said([0.0] * 2 * WINDOW, mean_bound=None, bound=0.05, projected_cov_share=0.0, cov_bound=None)
+    assert "the policy was projected in 0% of states: the region hardly ever binds; a smaller bound or" in word
+
+
 def test_both_parts():
     (word,) = said([0.0] * WINDOW, projected_cov_share=1.0, cov_bound=1e-3)
     assert "the mean was projected in 0% of states" in word

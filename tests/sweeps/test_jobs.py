@@ -193,7 +193,7 @@ def test_plain_lines_without_a_terminal(tmp_path):
     with SweepTable(jobs, console=console) as table:
         Sweep(jobs, pool=FakePool({0: [""]}), table=table, out=tmp_path, results=None).run()
     lines = console.file.getvalue().splitlines()
-    assert lines == ["done    kl Hopper-v4 seed 0", "1 done, 0 running, 0 waiting, 0 failed; best 5; left 0:00:00"]
+    assert lines == ["done    kl Hopper-v4 seed 0", "1 done, 0 running, 0 waiting, 0 failed; best 5.00; left 0:00:00"]
 
 
 def test_a_sweep_keeps_the_signal_that_stopped_it(tmp_path):

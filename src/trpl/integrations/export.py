@@ -200,9 +200,10 @@ def observations_to_check(policy: Deployable, rng: np.random.Generator) -> np.nd
 
 
 def check(exported: Callable[[np.ndarray], np.ndarray], source: Source, *, name: str) -> None:
-    """Refuse a file whose actions differ from the policy's by more than 1e-5 (relative to the action if it exceeds 1).
+    """Refuse a file whose actions differ from the policy's by more than 1e-5 of the largest, or of 1 if that is larger.
 
-    Nearly tied classes may be chosen differently, so one in a thousand may differ.
+    The largest is taken over all observations: where an action of a wide box is near 0, rounding is that of the box's
+    width. Nearly tied classes may be chosen differently, so one in a thousand may differ.
     """
     observations = observations_to_check(source.policy, np.random.default_rng(0))
     wanted, found = (_vectors(act(observations)) for act in (source.reference, exported))
@@ -212,7 +213,8 @@ def check(exported: Callable[[np.ndarray], np.ndarray], source: Source, *, name:
         if one.dtype.kind in "iu":
             error, limit = float(np.mean(one != other)), NEAR_TIES
         else:
-            error, limit = float(np.max(np.abs(other - one) / np.maximum(1.0, np.abs(one)))), TOLERANCE
+            largest = np.maximum(1.0, np.abs(one).max(axis=0))  # per action dimension
+            error, limit = float(np.max(np.abs(other - one) / largest)), TOLERANCE
         if not error <= limit:
             raise ExportError(f"{name} does not act as the policy does: actions differ by up to {error:.2g}")
 

@@ -117,7 +117,21 @@ def newest_checkpoint(run: str | Path) -> Path:
             warnings.warn(f"{message}; using {folder.name} instead", stacklevel=2)
         return folder
     why = "; ".join(refused) or ("there is none" if run.is_dir() else "there is no such folder")
-    raise CheckpointError(f"no checkpoint to use in {run}: {why}")
+    raise CheckpointError(f"no checkpoint to use in {run}: {why}{'' if refused else run_inside(run, FOLDER)}")
+
+
+def run_inside(folder: Path, name: str) -> str:
+    """Name a run in a folder of runs, such as `runs`, for a message.
+
+    Args:
+        folder: The folder of runs.
+        name: What a run folder holds: a file or a folder.
+
+    Returns:
+        The words to append; empty if no run is found.
+    """
+    found = next((path for depth in range(1, 4) for path in sorted(folder.glob("*/" * depth + name))), None)
+    return "" if found is None else f"; a run in it is {found.parent}"
 
 
 def check(folder: Path) -> dict[str, Any]:

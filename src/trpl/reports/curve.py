@@ -38,6 +38,8 @@ def curve_figure(run: str | Path) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    from trpl.reports.look import lone_points
+
     run = Path(run)
     config = read_config(run)
     metrics, evaluations = records.read(run, METRICS), records.read(run, EVALUATIONS)
@@ -47,18 +49,22 @@ def curve_figure(run: str | Path) -> "Figure":
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     trained = [(line["steps"], line["train_return"]) for line in metrics if line.get("train_return") is not None]
     if trained:
-        top.plot(*zip(*trained, strict=True), color="0.7", linewidth=1, label="training episodes")
+        xs, ys = zip(*trained, strict=True)
+        top.plot(xs, ys, color="0.7", linewidth=1, label="training episodes", **lone_points(ys))
     if evaluations:
         steps = np.array([line["steps"] for line in evaluations])
         returns = [np.asarray(line["returns"]) for line in evaluations]
         low, mean, high = (np.array([f(r) for r in returns]) for f in (np.min, np.mean, np.max))
         top.fill_between(steps, low, high, color="tab:blue", alpha=0.2, linewidth=0, label="evaluations, all episodes")
-        top.plot(steps, mean, color="tab:blue", label="evaluations, mean")
+        top.plot(steps, mean, color="tab:blue", label="evaluations, mean", **lone_points(mean))
     top.set_ylabel("return")
     if top.has_data():
         top.legend(loc="best", frameon=False)
     top.set_title(f"{config.method} on {config.env_id}, seed {config.seed}", parse_math=False)
-    bottom.plot([line["steps"] for line in metrics], [line.get("kl") for line in metrics], color="tab:orange")
+    shown = [(line["steps"], line["kl"]) for line in metrics if line.get("kl") is not None]
+    if shown:
+        xs, ys = zip(*shown, strict=True)
+        bottom.plot(xs, ys, color="tab:orange", **lone_points(ys))
+        bottom.set_ylim(0, 1.1 * max(ys) or None)
     bottom.set(ylabel="KL per epoch", xlabel="environment steps")
-    bottom.set_ylim(bottom=0)
     return figure

@@ -21,7 +21,7 @@ from trpl.methods import methods, palette
 from trpl.methods.registry import known
 from trpl.reports.groups import Group, controls_entropy, group_runs, method_label
 from trpl.reports.interpolation import interpolation
-from trpl.reports.look import FEW_STEPS, RC_PARAMS, Style, line_style, sequence, styles
+from trpl.reports.look import FEW_STEPS, RC_PARAMS, Style, line_style, lone_points, sequence, styles
 from trpl.reports.reading import Run, read_runs
 from trpl.reports.scores import Aggregates
 from trpl.reports.series import AUDIT, ENTROPY, KL, MEAN_DISTANCE, RETURN, Curve, Measure, curve
@@ -94,7 +94,8 @@ def _draw_panel(axes: Axes, panel: Panel, x: str, unit: float) -> None:
         across = (line.curve.steps if x == "steps" else line.curve.seconds) / unit
         value, low, high = line.curve.estimate
         width = 0.8 if panel.log else None
-        axes.plot(across, value, color=line.style.colour, linestyle=line_style(line.style.dash), linewidth=width)
+        dash = line_style(line.style.dash)
+        axes.plot(across, value, color=line.style.colour, linestyle=dash, linewidth=width, **lone_points(value))
         axes.fill_between(across, low, high, color=line.style.colour, alpha=0.16, linewidth=0)
     if panel.bound is not None:
         axes.axhline(panel.bound, **BOUND)

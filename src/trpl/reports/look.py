@@ -57,6 +57,13 @@ def line_style(dash: str) -> Any:
     return (0, tuple(float(part) / 1.5 for part in dash.split())) if dash else "-"
 
 
+def lone_points(values: Any) -> dict[str, Any]:
+    """Return the arguments of `plot` that mark points without a neighbour, through which no line goes."""
+    finite = np.pad(np.isfinite(np.asarray(values, float)), 1)
+    alone = np.flatnonzero(finite[1:-1] & ~finite[:-2] & ~finite[2:]).tolist()
+    return {"marker": "o", "markersize": 3, "markevery": alone} if alone else {}
+
+
 def sequence(count: int) -> list[Style]:
     """List styles from dark to light for rising values, in steps of the viridis map that are visible on white."""
     return [Style(colour, colour) for colour in map(to_hex, colormaps["viridis"](np.linspace(0.0, 0.85, count)))]

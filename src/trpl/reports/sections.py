@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from trpl.messages import decimals
 from trpl.methods.registry import known
 from trpl.reports.groups import Group, controls_entropy, place
 from trpl.reports.look import FEW_STEPS
@@ -73,7 +74,8 @@ def table1(scores: Sequence[GroupScores]) -> Markup:
     tasks = list(dict.fromkeys(entry.group.env_id for entry in scores))
     names = _in_blocks({entry.group.name: entry.group.method for entry in scores})
     by_place = {(entry.group.name, entry.group.env_id): entry for entry in scores}
-    best = _best(scores)
+    digits = {task: _digits([entry for entry in scores if entry.group.env_id == task]) for task in tasks}
+    best = _best(scores, digits)
     first = tag("tr", tag("td"), [tag("th", _task_header(task, scores), colspan=2, scope="colgroup") for task in tasks])
     second = tag(
         "tr", sort_header("Method"), [sort_header(text, class_="number") for _ in tasks for text in ("20 %", "final")]
@@ -83,7 +85,10 @@ def table1(scores: Sequence[GroupScores]) -> Markup:
         cells = [tag("th", name, scope="row")]
         for task in tasks:
             entry = by_place.get((name, task))
-            cells += [_score_cell(entry, column, best.get((task, column), ())) for column in ("early", "final")]
+            cells += [
+                _score_cell(entry, column, best.get((task, column), ()), digits=digits[task])
+                for column in ("early", "final")
+            ]
         rows.append(tag("tr", cells, class_="block" if starts_block else None))
     head, body = tag("thead", first, second), tag("tbody", rows)
     return wide(tag("table", head, body, class_="sortable table1", id="table1"))
@@ -97,18 +102,25 @@ def _in_blocks(methods: dict[str, str]) -> list[tuple[str, bool]]:
     return [(name, i > 0 and blocks[i] != blocks[i - 1]) for i, name in enumerate(ordered)]
 
 
-def _best(scores: Sequence[GroupScores]) -> dict[tuple[str, str], list[str]]:
+def _digits(scores: Sequence[GroupScores]) -> int:
+    """Choose the decimals of one task's returns."""
+    means = [float(score.estimate.value) for entry in scores for score in (entry.early, entry.final) if score]
+    return decimals(*means, *(last for entry in scores if (last := recent(entry.group)) is not None))
+
+
+def _best(scores: Sequence[GroupScores], digits: Mapping[str, int]) -> dict[tuple[str, str], list[str]]:
     """List the best methods by task and column, with and without entropy control separately as in the paper.
 
     Methods whose means are shown as the same number share the place.
     """
-    shown: dict[tuple[str, str, bool], dict[str, int]] = {}
+    shown: dict[tuple[str, str, bool], dict[str, float]] = {}
     for entry in scores:
         for column in ("early", "final"):
             score: Score | None = getattr(entry, column)
-            key = (entry.group.env_id, column, controls_entropy(entry.group.method))
+            task = entry.group.env_id
+            key = (task, column, controls_entropy(entry.group.method))
             if score:
-                shown.setdefault(key, {})[entry.group.name] = round(float(score.estimate.value))
+                shown.setdefault(key, {})[entry.group.name] = round(float(score.estimate.value), digits[task])
     best: dict[tuple[str, str], list[str]] = {}
     for (task, column, _), values in shown.items():
         top = max(values.values())
@@ -124,7 +136,7 @@ def _task_header(task: str, scores: Sequence[GroupScores]) -> Content:
     return [task.removeprefix("trpl/"), tag("small", steps + beside)]
 
 
-def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str]) -> Markup:
+def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str], *, digits: int) -> Markup:
     if entry is None:
         return cell(None)
     score: Score | None = getattr(entry, column)
@@ -132,12 +144,12 @@ def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str]) -> 
     reported = tag("span", f"paper {paper[column][0]} ± {paper[column][1]}", class_="paper") if paper else None
     if score is None:
         reason, last = missing_reason(entry.group, column), recent(entry.group) if column == "final" else None
-        so_far = None if last is None else tag("span", f"last evaluations {last:.0f}", class_="ends")
+        so_far = None if last is None else tag("span", f"last evaluations {last:.{digits}f}", class_="ends")
         return tag("td", "–", tag("span", reason, class_="pooled"), so_far, reported, class_="number missing")
     value, low, high = (float(x) for x in score.estimate)
-    number = tag("strong" if entry.group.name in best else "span", f"{value:.0f}", class_="value")
-    ends = f"[{low:.0f}, {high:.0f}]" if low == low else "no interval"
-    pooled = f"±{score.pooled:.0f} pooled, {_count(len(score.seeds), 'seed')}"
+    number = tag("strong" if entry.group.name in best else "span", f"{value:.{digits}f}", class_="value")
+    ends = f"[{low:.{digits}f}, {high:.{digits}f}]" if low == low else "no interval"
+    pooled = f"±{score.pooled:.{digits}f} pooled, {_count(len(score.seeds), 'seed')}"
     lines = (number, tag("span", ends, class_="ends"), tag("span", pooled, class_="pooled"), reported)
     return tag("td", lines, class_="number", data_value=value)
 
@@ -214,7 +226,7 @@ def comparisons(pairs: Sequence[Comparison]) -> Markup:
         return tag("p", "Comparisons need final returns of two methods on one task.")
     rows = [
         [cell(pair.first.env_id), cell(pair.first.name), cell(pair.second.name),
-         *_estimate_cells(pair.difference, 0), *_estimate_cells(pair.probability),
+         *_estimate_cells(pair.difference, decimals(*map(float, pair.difference))), *_estimate_cells(pair.probability),
          cell(f"{pair.num_pairs} pairs of seeds" if pair.paired else "unpaired")]
         for pair in pairs
     ]  # fmt: skip
@@ -280,11 +292,16 @@ def versions(groups: Sequence[Group]) -> Markup:
     return table(("Runs", "Commit", "Versions"), rows)
 
 
+def _run_returns(row: Row) -> list[Markup]:
+    found = [row["early"], row["final"]]
+    return [cell(value, digits=decimals(*(x for x in found if x is not None))) for value in found]
+
+
 def runs(rows: Sequence[Row]) -> Markup:
     header = ("Task", "Method", "Seed", "Steps", "20 %", "Final", "Minutes", "Created", "Command", "Folder")
     body = [
         [cell(row["task"]), cell(row["method"]), cell(row["seed"]), cell(row["steps"]),
-         cell(row["early"], digits=0), cell(row["final"], digits=0),
+         *_run_returns(row),
          cell(row["seconds"] / 60 if row["seconds"] is not None else None, digits=1), cell(row["created"]),
          tag("td", tag("code", row["command"])), tag("td", tag("code", row["folder"]))]
         for row in rows

@@ -171,7 +171,11 @@ def _draw(environment: Environment, *, follow: bool) -> np.ndarray:
             _follow(environment.gym_env.unwrapped)
         frame = environment.gym_env.render()
     except Exception as error:
-        raise RenderingError(f"{environment.env_id} cannot be drawn: {type(error).__name__}: {error}") from error
+        words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        modes = environment.gym_env.metadata.get("render_modes") or ()
+        if "rgb_array" not in modes:
+            words += f"; videos need the render mode 'rgb_array', and it has {', '.join(modes) or 'none'}"
+        raise RenderingError(f"{environment.env_id} cannot be drawn: {words}") from error
     if not isinstance(frame, np.ndarray):
         raise RenderingError(f"{environment.env_id} draws no frames (render returned {type(frame).__name__})")
     return frame

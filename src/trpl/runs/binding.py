@@ -5,7 +5,11 @@ from typing import Any
 
 WINDOW = 20  # epochs to average over
 RARELY, ALWAYS = 0.01, 0.99  # shares of states
-PARTS = {"mean": ("projected_mean_share", "mean_bound"), "covariance": ("projected_cov_share", "cov_bound")}
+PARTS = {
+    "mean": ("projected_mean_share", "mean_bound"),
+    "covariance": ("projected_cov_share", "cov_bound"),
+    "policy": ("projected_mean_share", "bound"),  # one bound on the whole KL
+}
 
 
 class Binding:

@@ -24,7 +24,7 @@ from typing import Any
 
 from trpl.errors import ConfigError, RecordError, RunError
 from trpl.methods.registry import config_from_json, plugins
-from trpl.policies.storage import BEST, best_or_same, newest_checkpoint, write_flushed
+from trpl.policies.storage import BEST, best_or_same, newest_checkpoint, run_inside, write_flushed
 from trpl.settings import Config
 
 CONFIG, METRICS, EVALUATIONS, TIMINGS = "config.json", "metrics.jsonl", "evaluations.jsonl", "timings.jsonl"
@@ -198,16 +198,12 @@ def locate(path: str | Path) -> tuple[Path, Path]:
     run = path if is_run(path) else next((parent for parent in path.absolute().parents if is_run(parent)), None)
     if run is not None and path.name == BEST and not path.exists():
         raise RunError(f"{run} has no best checkpoint: it was not evaluated yet")
-    if run is None or not path.exists():
-        raise RunError(f"{path} is not a run folder (it has no {CONFIG}), nor a checkpoint of one{_run_inside(path)}")
+    if not path.exists():
+        raise RunError(f"{path} is not a run folder: it does not exist")
+    if run is None:
+        inside = run_inside(path, CONFIG)
+        raise RunError(f"{path} is not a run folder (it has no {CONFIG}), nor a checkpoint of one{inside}")
     return run, newest_checkpoint(path)
-
-
-def _run_inside(path: Path) -> str:
-    """Name a run in a folder of runs, such as `runs`, for a message."""
-    files = (file for depth in range(1, 4) for file in sorted(path.glob("*/" * depth + CONFIG)))
-    found = next(files, None)
-    return "" if found is None else f"; a run in it is {found.parent}"
 
 
 def read_config(folder: str | Path) -> Config:
@@ -225,7 +221,8 @@ def read_config(folder: str | Path) -> Config:
         ConfigError: A setting does not exist, or its value is invalid.
     """
     if not is_run(Path(folder)):
-        raise RunError(f"{folder} is not a run folder: it has no {CONFIG}{_run_inside(Path(folder))}")
+        why = f"it has no {CONFIG}" if Path(folder).exists() else "it does not exist"
+        raise RunError(f"{folder} is not a run folder: {why}{run_inside(Path(folder), CONFIG)}")
     about = read_about(Path(folder))
     try:
         return config_from_json(about["config"])

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from trpl.messages import decimals
 from trpl.policies.actions import ActionMap
 from trpl.policies.heads import GaussianHead, Head, ProductHead
 from trpl.presets.tables import TABLES
@@ -74,7 +75,7 @@ class Progress(Screen):
         seconds = max(time.monotonic() - self._started, 1e-9)  # evaluations and compiling included
         rate = (epoch - self._first_epoch) * self.config.rollout_size / seconds
         returned = self._evaluation if self._evaluation is not None else metrics["train_return"]
-        shown = "-" if returned is None else f"{returned:.0f}"
+        shown = "-" if returned is None else f"{returned:.{decimals(returned)}f}"
         return f"return {shown}  kl {metrics['kl']:.4f}  entropy {metrics['entropy']:.2f}  {rate:.0f} steps/s"
 
 

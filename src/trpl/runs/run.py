@@ -94,4 +94,5 @@ def refuse_existing(folder: Path) -> None:
     if is_run(folder):
         raise RunError(
             f"{folder} already holds a run: continue it with `trpl resume {folder}`, or name another with --out"
+            " (out= in Python)"
         )

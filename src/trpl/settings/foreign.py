@@ -1,4 +1,4 @@
-"""Names of settings in other libraries and papers: Stable-Baselines3, rl_zoo3, CleanRL."""
+"""Names of settings in other libraries: Stable-Baselines3, rl_zoo3, CleanRL, rsl_rl, skrl, rl_games, Brax."""
 
 from __future__ import annotations
 
@@ -9,16 +9,28 @@ from trpl.messages import closest
 # name elsewhere → setting here, or (in WORDS) an explanation of what replaces it
 SETTINGS: dict[str, str] = {
     "gamma": "discount",
+    "discounting": "discount",
+    "discount_factor": "discount",
     "lam": "gae_lambda",
     "lambda": "gae_lambda",
     "lr": "learning_rate",
     "n_steps": "rollout_size",
     "num_steps": "rollout_size",
     "steps_per_epoch": "rollout_size",
+    "num_steps_per_env": "rollout_size",
+    "rollouts": "rollout_size",
+    "horizon_length": "rollout_size",
+    "unroll_length": "rollout_size",
     "batch_size": "minibatch_size",
     "n_epochs": "policy_epochs",
     "update_epochs": "policy_epochs",
     "epochs": "policy_epochs",
+    "num_learning_epochs": "policy_epochs",
+    "learning_epochs": "policy_epochs",
+    "mini_epochs": "policy_epochs",
+    "num_updates_per_batch": "policy_epochs",
+    "n": "total_steps",
+    "num_timesteps": "total_steps",
     "n_timesteps": "total_steps",
     "total_timesteps": "total_steps",
     "timesteps": "total_steps",
@@ -26,7 +38,20 @@ SETTINGS: dict[str, str] = {
     "n_envs": "num_envs",
     "ent_coef": "entropy_weight",
     "entropy_coef": "entropy_weight",
+    "entropy_cost": "entropy_weight",
+    "entropy_loss_scale": "entropy_weight",
     "max_grad_norm": "gradient_clip",
+    "grad_norm": "gradient_clip",
+    "grad_norm_clip": "gradient_clip",
+    "std": "initial_std",
+    "init_std": "initial_std",
+    "init_noise_std": "initial_std",
+    "sigma": "initial_std",
+    "vec_env": "vectorisation",
+    "vec_env_type": "vectorisation",
+    "workers": "num_envs",
+    "num_workers": "num_envs",
+    "num_actors": "num_envs",
     "net_arch": "hidden_sizes",
     "hidden_dim": "hidden_sizes",
     "hidden": "hidden_sizes",
@@ -43,10 +68,6 @@ SETTINGS: dict[str, str] = {
     "eval_freq": "eval_every",
     "n_eval_episodes": "eval_episodes",
     "save_freq": "checkpoint_every",
-    "epsilon": "bound",
-    "eps": "bound",
-    "delta": "bound",
-    "max_kl": "bound",
     "eval_env_kwargs": "env_kwargs",
     "trained_agent": "warm_start",
     "pretrained": "warm_start",
@@ -54,6 +75,7 @@ SETTINGS: dict[str, str] = {
 }
 CLIPPED = "ratio_clip of ppo, ppo-m and papi; bounds take its place elsewhere: mean_bound and cov_bound, or bound"
 CLIPPED_VALUES = "value_clip of ppo, ppo-m and papi; elsewhere the value function is not clipped"
+SIZED = "the size of minibatches is set instead: minibatch_size"
 ON_ITS_DEVICE = "JAX uses the devices it finds; JAX_PLATFORMS=cpu in the environment keeps it off a GPU"
 FOLDER = "--out names the run folder"
 EVENTS = "events are always written, to tensorboard/ in the run folder"
@@ -61,13 +83,17 @@ ON_POLICY = "on-policy methods have no replay buffer: rollout_size, policy_epoch
 FILE = "give each setting by its name, or --preset FILE.toml"
 TUNE = "use trpl tune METHOD ENV --trials N"
 VIDEO = "use trpl play RUN --video FILE after training"
+BOUNDED = (
+    "mean_bound and cov_bound limit every state's update; bound does where there is one for the whole KL (kl-joint,"
+    " papi, trpo, and kl with a policy that is not Gaussian)"
+)
 WORDS: dict[str, str] = {
-    "target_kl": "the bounds limit the KL in every state: mean_bound and cov_bound, or bound",
-    "kl_coef": "the bounds limit the KL in every state: mean_bound and cov_bound, or bound",
-    **dict.fromkeys(("clip_range", "clip_coef", "clip"), CLIPPED),
+    **dict.fromkeys(("epsilon", "eps", "delta", "max_kl", "desired_kl", "kl_threshold", "target_kl"), BOUNDED),
+    "kl_coef": BOUNDED,
+    **dict.fromkeys(("clip_range", "clip_coef", "clip", "clip_param", "e_clip", "clipping_epsilon"), CLIPPED),
     **dict.fromkeys(("clip_range_vf", "clip_vloss"), CLIPPED_VALUES),
     "vf_coef": "the value function has its own optimiser: learning_rate_vf and value_epochs",
-    "num_minibatches": "the size of minibatches is set instead: minibatch_size",
+    **dict.fromkeys(("num_minibatches", "num_mini_batches", "mini_batches"), SIZED),
     **dict.fromkeys(("device", "cuda", "gpu", "cpu"), ON_ITS_DEVICE),
     **dict.fromkeys(("norm_adv", "normalize_advantage"), "advantages are always normalised, in each minibatch"),
     **dict.fromkeys(("tensorboard_log", "tensorboard"), EVENTS),
@@ -82,6 +108,7 @@ WORDS: dict[str, str] = {
     **dict.fromkeys(("output", "output_dir", "save_dir", "save_path"), FOLDER),
     "save_model": "checkpoints are always written; checkpoint_every says how often",
     "resume": "use trpl resume RUN",
+    "seeds": "a run has one seed; trpl sweep PLAN --seeds N trains several",
     "wandb_project_name": "--track wandb, and WANDB_PROJECT in the environment",
     "wandb_entity": "--track wandb, and WANDB_ENTITY in the environment",
     **dict.fromkeys(("activation_fn", "activation"), "hidden layers are tanh"),

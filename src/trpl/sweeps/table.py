@@ -7,6 +7,7 @@ from datetime import timedelta
 from rich.console import Console
 from rich.table import Table
 
+from trpl.messages import decimals
 from trpl.runs.screen import Screen
 from trpl.sweeps.job_progress import JobProgress, seconds_left
 from trpl.sweeps.jobs import Job
@@ -63,4 +64,5 @@ class SweepTable(Screen):
 
 
 def _best(progress: Iterable[JobProgress]) -> str:
-    return max((f"{s.best:.0f}" for s in progress if s.best is not None), key=float, default="-")
+    best = max((s.best for s in progress if s.best is not None), default=None)
+    return "-" if best is None else f"{best:.{decimals(best)}f}"

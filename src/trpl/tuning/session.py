@@ -150,7 +150,7 @@ class StudyTable(Screen):
     def show(self, study: Any) -> None:
         best = best_trial(study)
         counts = ", ".join(f"{count} {name}" for name, count in count_states(study).items())
-        line = f"trials: {counts}; best {'-' if best is None else f'{best.value:.1f} (trial {best.number})'}"
+        line = f"trials: {counts}; best {'-' if best is None else f'{best.value:.2f} (trial {best.number})'}"
         if self.live is not None:
             self.draw(table(study.get_trials(deepcopy=False), title=line))
         elif line != self._last:
@@ -165,7 +165,7 @@ def table(trials: Sequence[Any], *, title: str) -> Table:
     found = Table(title=title, title_justify="left")
     for heading in ("setting", *(f"trial {trial.number}" for trial in shown)):
         found.add_column(heading)
-    found.add_row("mean return", *(f"{trial.value:.1f}" for trial in shown))
+    found.add_row("mean return", *(f"{trial.value:.2f}" for trial in shown))
     for name in shown[0].params if shown else ():
         cells = [trial.params.get(name) for trial in shown]
         found.add_row(name, *(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells))
@@ -184,7 +184,7 @@ def summary(result: TuneResult) -> str:
     counts = ", ".join(f"{count} {name}" for name, count in result.counts.items() if count)
     lines = [f"trials: {counts}"]
     if result.best is not None:
-        lines += [f"best mean return {result.value:.1f} with", *(f"  {name} = {v}" for name, v in result.best.items())]
+        lines += [f"best mean return {result.value:.2f} with", *(f"  {name} = {v}" for name, v in result.best.items())]
     lines += result.failures
     if result.signal is not None:
         lines += ["stopped before the end; the same command continues"]

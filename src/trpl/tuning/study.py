@@ -332,7 +332,7 @@ def best_preset(study: optuna.Study, tuning: Tuning) -> str:
         raise RunError(f"study {study.study_name!r} has no complete trial yet")
     counts = count_states(study)
     source = (
-        f"trpl tune: trial {best.number} of study {study.study_name!r}, mean return {best.value:.1f} over "
+        f"trpl tune: trial {best.number} of study {study.study_name!r}, mean return {best.value:.2f} over "
         f"{tuning.num_seeds} seeds, the best of {counts['complete']} complete and {counts['pruned']} pruned trials"
     )
     config = tuning.base.replace(**best.params, source=source)

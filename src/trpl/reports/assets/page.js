@@ -42,6 +42,7 @@
     for (let p = Math.floor(Math.log10(low)); p <= Math.ceil(Math.log10(high)); p++)
       for (const m of [1, 2, 5]) found.push(m * 10 ** p);
     const inside = found.filter((v) => v >= low * 0.999 && v <= high * 1.001);
+    if (inside.length < 3) return ticks(low, high, 5); // a narrow range
     return inside.length > 7 ? inside.filter((v) => Number.isInteger(+Math.log10(v).toFixed(9))) : inside;
   };
 
@@ -96,12 +97,15 @@
       }
       for (const line of last) {
         let path = "", pen = false;
+        const alone = [];
         line.mean.forEach((v, i) => {
           if (usable(v)) path += (pen ? "L" : "M") + at(line, "mean", i);
+          if (usable(v) && !pen && !usable(line.mean[i + 1] ?? null)) alone.push(i); // no line goes through it
           pen = usable(v);
         });
         const dash = data.methods[line.method].dash;
         root.append(svg("path", { class: `line m${line.method}`, d: path, "stroke-dasharray": dash, "data-method": data.methods[line.method].name }));
+        for (const i of alone) root.append(svg("circle", { class: `dot m${line.method}`, cx: toX(line.x[i]), cy: toY(line.mean[i]), r: 2.5 }));
       }
       grid = shown.reduce((a, b) => (b.x.length > a.length ? b.x : a), []);
     }
