@@ -129,6 +129,13 @@ def _direct_step(env: gym.Env) -> tuple[Callable[[np.ndarray], tuple], int | Non
     return (env.step, None) if isinstance(inner, gym.Wrapper) else (inner.step, limit)
 
 
+def _as_json(state: Any) -> Any:
+    """Convert a bit generator's state for JSON: all but PCG64 keep arrays in it. The generators take lists for them."""
+    if isinstance(state, Mapping):
+        return {name: _as_json(value) for name, value in state.items()}
+    return state.tolist() if isinstance(state, np.ndarray) else state
+
+
 class Environment:
     """One environment: `begin` starts an episode, `step` continues it, `state` and `restore` carry it over a restart.
 
@@ -233,7 +240,7 @@ class Environment:
                 f"{self.env_id} has no NumPy generator at env.unwrapped.np_random, so it cannot be replayed"
             )
         actions = np.array(self._taken, dtype=np.float32).reshape(self.num_steps, self.action_size)
-        return actions, {"generator": self._generator_state, "episode": self.episode}
+        return actions, {"generator": _as_json(self._generator_state), "episode": self.episode}
 
     def restore(self, actions: np.ndarray, meta: Mapping[str, Any], *, observation: np.ndarray) -> None:
         """Replay an episode, and check that it leads to the same observation, bit for bit.
