@@ -203,11 +203,12 @@ def load_plugin(word: str) -> None:
     Raises:
         ConfigError: The import fails.
     """
+    if word.endswith(".py"):
+        word = str(Path(word).resolve())
     if word in _plugins:
         return
     try:
         if word.endswith(".py"):
-            word = str(Path(word).resolve())
             spec = importlib.util.spec_from_file_location(Path(word).stem, word)
             if spec is None or spec.loader is None:
                 raise ImportError(f"{word} is not a Python file")
@@ -218,6 +219,8 @@ def load_plugin(word: str) -> None:
             importlib.import_module(word)
     except (ImportError, OSError) as error:
         raise ConfigError(f"plugin {word} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # of its own code
+        raise ConfigError(f"plugin {word!r} cannot be imported: {type(error).__name__}: {error}") from error
     _plugins.append(word)
 
 

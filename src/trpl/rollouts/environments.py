@@ -27,7 +27,7 @@ from trpl.rollouts.task_spec import LOCAL, Task, as_task
 REGISTERING_PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}  # by the prefix of a task's name
 
 
-def make_environment(env_id: str, *, render_mode: str | None = None, **kwargs: Any) -> gym.Env:
+def make_environment(env_id: str, /, *, render_mode: str | None = None, **kwargs: Any) -> gym.Env:
     """Make a Gymnasium environment and check its spaces.
 
     Gymnasium's passive checker is off: `Environment` does the checks that matter at a tenth of the cost. The notice
@@ -155,7 +155,9 @@ class Environment:
     ):
         self.task, self.index = as_task(task), index
         self.env_id = self.task.env_id
-        self.gym_env = make_environment(self.env_id, render_mode=render_mode, **{**self.task.kwargs, **options})
+        if render_mode is not None:  # else the task's own arguments may name one
+            options["render_mode"] = render_mode
+        self.gym_env = make_environment(self.env_id, **{**self.task.kwargs, **options})
         self.observation_size, self._flatten = observing(self.gym_env.observation_space, env_id=self.env_id)
         space = self.gym_env.action_space
         self.head = head_of(space, self.task)
