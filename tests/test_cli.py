@@ -106,7 +106,7 @@ def test_a_note_is_printed_once(capsys, monkeypatch):
         (["presets", "kll"], "did you mean 'kl'?"),
         (["presets", "kl", "--plugin"], "argument --plugin: expected one argument"),
         (["presets", "kl", "--plugin", ""], "plugin '' cannot be imported"),
-        (["sweep", "no-such-sweep", "--seeds", ""], "seeds '': give a number of seeds"),  # an unset variable of a script
+        (["sweep", "no-such-sweep", "--seeds", ""], "seeds '': give a number of seeds"),  # an unset variable
     ],
     ids=str,
 )

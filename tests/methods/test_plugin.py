@@ -86,7 +86,8 @@ def test_a_plugin_that_is_not_there(word, capsys):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"), [("1 / 0", "ZeroDivisionError"), ("def (", "SyntaxError"), ("raise SystemExit(3)", "SystemExit: 3")]
+    ("code", "said"),
+    [("1 / 0", "ZeroDivisionError"), ("def (", "SyntaxError"), ("raise SystemExit(3)", "SystemExit: 3")],
 )
 def test_a_plugin_with_an_error_is_named(code, said, tmp_path, capsys):
     from trpl import cli

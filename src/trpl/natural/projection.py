@@ -206,8 +206,8 @@ def entropy_range(
     """Compute the least and the greatest entropy within the bound of the old policy, both on the path of its powers.
 
     q^τ has the least KL to q among all policies with its entropy. So both extremes are projections: of a very flat and
-    of a very sharp power of q. Powers of a uniform policy are uniform; there KL(p‖q) = H(q) − H(p), so the least entropy
-    is H(q) − ε. The range includes the tolerance within which an entropy counts as met.
+    of a very sharp power of q. Powers of a uniform policy are uniform; there KL(p‖q) = H(q) − H(p), so the least
+    entropy is H(q) − ε. The range includes the tolerance within which an entropy counts as met.
     """
     projection = Projection(between, cores)
     problem = projection.problem(e, (*old, *old, bound))

@@ -102,7 +102,8 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
     xp = e.xp
     one = xp.ones_like(bound)
     ends = xp.stack([0.0 * one, one])  # both at once: the path and the target have the batch's axes
-    hottest = _hottest(e, path.moments(e, ends, xp.ones_like(ends)))  # also fills the path's caches outside of the loops
+    at_ends = path.moments(e, ends, xp.ones_like(ends))  # also fills the path's caches outside of the loops
+    hottest = _hottest(e, at_ends)
     tau_ends = find_tau(e, path, ends, entropy, xp.ones_like(ends), hottest)
     found = path.moments(e, ends, tau_ends)
     least, change = found.kl[0], found.change[0]
