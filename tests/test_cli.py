@@ -105,6 +105,9 @@ def test_a_note_is_printed_once(capsys, monkeypatch):
         (["evaluate", "nowhere"], "nowhere is not a run folder: it does not exist"),
         (["evaluate", "nowhere", "--episodes", "0"], "must be at least 1"),
         (["presets", "kll"], "did you mean 'kl'?"),
+        (["presets", "kl", "--plugin"], "argument --plugin: expected one argument"),
+        (["presets", "kl", "--plugin", ""], "plugin '' cannot be imported"),
+        (["sweep", "no-such-sweep", "--seeds", ""], "seeds '': give a number of seeds"),  # an unset variable
     ],
     ids=str,
 )

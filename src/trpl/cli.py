@@ -64,9 +64,12 @@ def plain(text: str) -> str:
 
 def load_plugins(argv: list[str]) -> list[str]:
     """Import the plugins that `--plugin` names, for any command; return the other arguments."""
-    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     reader.add_argument("--plugin", action="append", default=[])
-    found, others = reader.parse_known_args(argv)
+    try:
+        found, others = reader.parse_known_args(argv)
+    except argparse.ArgumentError as error:
+        raise UsageError(f"{error}: the name of a module, or of a .py file") from error
     if found.plugin:
         from trpl.methods.registry import load_plugin
 
@@ -293,7 +296,7 @@ def sweep(argv: list[str]) -> int:
     from trpl.sweeps.sweep import summary
     from trpl.sweeps.sweep import sweep as run_sweep
 
-    seeds = parse_seeds(args.seeds) if args.seeds else None
+    seeds = None if args.seeds is None else parse_seeds(args.seeds)
     runs = planned_runs(args.preset, seeds=seeds, overrides=parser.settings(args))
     where = {"out": args.out, "workers": args.workers, "ray_address": args.ray, "results": args.results}
     result = run_sweep(runs, **where, other_versions=args.other_versions)

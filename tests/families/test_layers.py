@@ -298,6 +298,54 @@ def test_a_uniform_policy_may_become_sharper(size):
     assert_allclose(trpl.entropy(layer(old, old, min_entropy=np.log(5.0))).numpy(), np.log(5.0), rtol=1e-8)
 
 
+@pytest.mark.parametrize(
+    ("predicted", "old"),
+    [
+        (C(torch.tensor([[1.0, 0.0, 0.3]])), C(torch.full((1, 3), 2.0))),
+        (trpl.Bernoulli(torch.tensor([[1.0, -0.5]])), trpl.Bernoulli(torch.zeros(1, 2))),
+        (trpl.Beta(torch.tensor([[2.0]]), torch.tensor([[3.0]])), trpl.Beta(torch.ones(1, 1), torch.ones(1, 1))),
+    ],
+    ids=["categorical", "bernoulli", "beta"],
+)
+def test_the_least_entropy_around_a_uniform_policy(predicted, old):
+    """KL(p‖uniform) is the entropy lost, so at most ε can be lost; less was accepted and not met."""
+    predicted, old = (type(p)(*(x.double() for x in p)) for p in (predicted, old))
+    layer, most = trpl.torch.JointKLProjection(0.5), float(trpl.entropy(old))
+    met = trpl.entropy(layer(predicted, old, entropy=most - 0.49))
+    assert_allclose(met.numpy(), most - 0.49, rtol=1e-8)
+    with pytest.raises(ValueError, match=f"at least {most - 0.5:.6g}"):
+        layer(predicted, old, entropy=most - 0.52)
+
+
+@pytest.mark.parametrize("size", [1e-2, 1e-5])
+def test_nearly_uniform_policies_meet_a_smaller_entropy(size):
+    """The power that sharpens them is as large as their logits are small; with two likely classes larger still."""
+    layer, bound = trpl.torch.JointKLProjection(0.5), 0.5
+    old = torch.tensor([[1.0, 0.0, 0.3], [-0.3, -0.7, -1.0]], dtype=torch.float64)
+    predicted = torch.tensor([[1.0, 0.0, 0.3], [-0.4, 0.5, -0.2]], dtype=torch.float64)
+    policies = C(size * predicted), C(size * old)
+    target = np.log(3.0) - bound + 0.02
+    projected = layer(*policies, entropy=target)
+    assert_allclose(trpl.entropy(projected).numpy(), target, rtol=1e-8)
+    assert float(trpl.kl(projected, policies[1]).max()) <= bound * (1.0 + 1e-8)
+
+
+@pytest.mark.parametrize("target", [{"min_entropy": 0.2}, {"entropy": 0.9}])
+def test_a_single_state_with_an_entropy_target(target):
+    """The search for the reachable entropies takes numbers, too, that NumPy cannot assign to."""
+    rng = np.random.default_rng(0)
+    layer = trpl.torch.JointKLProjection(0.02)
+    for _ in range(20):
+        p, q = torch.as_tensor(2.0 * rng.normal(size=(2, 3)))
+        try:
+            found = layer(C(p[None]), C(q[None]), **target).logits[0]
+        except ValueError as error:
+            with pytest.raises(ValueError, match=str(error)[:40]):
+                layer(C(p), C(q), **target)
+        else:
+            assert_allclose(layer(C(p), C(q), **target).logits.numpy(), found.numpy(), rtol=1e-12)
+
+
 def test_every_family_is_in_the_list():
     """A new one joins `families.pairs.KINDS`; a sparse categorical has tests of its own."""
     kinds = {kind for one in KINDS for kind in one.kinds}

@@ -91,3 +91,27 @@ def test_a_plugin_that_is_not_there(word, capsys):
 
     assert cli.main(["presets", "--plugin", word]) == 2
     assert "cannot be imported" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("1 / 0", "ZeroDivisionError"), ("def (", "SyntaxError"), ("raise SystemExit(3)", "SystemExit: 3")],
+)
+def test_a_plugin_with_an_error_is_named(code, said, tmp_path, capsys):
+    from trpl import cli
+
+    file = tmp_path / "broken_plugin.py"
+    file.write_text(code)
+    assert cli.main(["presets", "--plugin", str(file)]) == 2
+    assert f"plugin {str(file)!r} cannot be imported: {said}" in capsys.readouterr().err
+
+
+def test_a_plugin_given_twice_is_loaded_once(tmp_path, monkeypatch):
+    from trpl.methods.registry import load_plugin
+
+    monkeypatch.setattr("trpl.methods.registry._plugins", [])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "counts_itself.py").write_text("import sys\nsys.loaded_here = getattr(sys, 'loaded_here', 0) + 1\n")
+    for word in ("counts_itself.py", "counts_itself.py", str(tmp_path / "counts_itself.py")):
+        load_plugin(word)
+    assert sys.__dict__.pop("loaded_here") == 1

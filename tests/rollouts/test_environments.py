@@ -1,3 +1,4 @@
+import json
 import sys
 
 import gymnasium as gym
@@ -7,6 +8,7 @@ import worlds
 
 from trpl.errors import FaultyEnvironmentError, ReplayError, UnknownEnvironmentError
 from trpl.rollouts import Collector, Environment, environments, make_environment
+from trpl.rollouts.task_spec import Task
 
 
 @pytest.mark.parametrize(
@@ -123,6 +125,39 @@ def test_replay_leads_to_the_same_place_bit_for_bit(env_id):
         assert expected[0].tobytes() == got[0].tobytes()
         assert expected[1:] == got[1:]
     assert original.begin().tobytes() == again.begin().tobytes()  # the generator is where it was, too
+
+
+def test_arguments_of_the_environment_may_have_any_name():
+    """Also those that this package uses itself; a render mode of the caller takes precedence."""
+    made = []
+
+    def entry(**named):
+        made.append(named)
+        return worlds.Counter()
+
+    gym.register("test/Named-v0", entry)
+    try:
+        task = Task("test/Named-v0", {"env_id": 3, "task": 4, "index": 5})
+        Environment(task, seed=0)
+        Environment(Task("test/Named-v0", {"render_mode": "rgb_array"}), seed=0)
+        Environment(Task("test/Named-v0", {"render_mode": "human"}), seed=0, render_mode="rgb_array")
+    finally:
+        gym.registry.pop("test/Named-v0")
+    assert made == [{"env_id": 3, "task": 4, "index": 5}, {"render_mode": "rgb_array"}, {"render_mode": "rgb_array"}]
+
+
+@pytest.mark.parametrize("kind", [np.random.MT19937, np.random.Philox, np.random.SFC64])
+def test_any_generator_of_numpy_is_carried_over_a_restart(kind):
+    """All but PCG64 have arrays in their state, which JSON does not; saving the first checkpoint failed."""
+    original, again = (Environment("test/Drift-v0", seed=seed) for seed in (3, 4))
+    for environment in (original, again):
+        environment.gym_env.unwrapped.np_random = np.random.Generator(kind(environment.index))
+    original.begin()
+    for _ in range(3):
+        observation, *_ = original.step(np.ones(1, np.float32))
+    actions, meta = original.state()
+    again.restore(actions, json.loads(json.dumps(meta)), observation=observation)
+    assert original.begin().tobytes() == again.begin().tobytes()
 
 
 def test_an_environment_that_is_not_deterministic_is_found_out():

@@ -19,6 +19,15 @@ def lines(path, *found):
 WHOLE = b'{"config": {"method": "kl", "env_id": "Hopper-v4", "seed": 0, "total_steps": 4096, %s}}'
 
 
+def test_a_command_line_that_is_not_utf8_is_recorded(tmp_path, monkeypatch):
+    """Python gives bytes that are not UTF-8, as in a folder named in Latin-1, as lone surrogates."""
+    tiny.register()
+    monkeypatch.setattr("sys.argv", ["trpl", "train", "--out", b"caf\xe9".decode("utf-8", "surrogateescape")])
+    files.write_config(tmp_path, tiny.config())
+    assert files.read_about(tmp_path)["command"] == "trpl train --out caf?"
+    assert files.read_config(tmp_path) == tiny.config()
+
+
 @pytest.mark.parametrize(
     ("content", "error", "words"),
     [

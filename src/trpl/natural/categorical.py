@@ -288,7 +288,7 @@ class CategoricalPath:
 
             return e.loop(lambda s, sure: ~sure, step, (s, sure), max_steps=QUICK_STEPS - 1)
 
-        if not e.concrete:
+        if not e.concrete or room.ndim == 0:  # a single state has no rows to select, and in NumPy no array to assign to
             return Guess(*again(quick, s, sure), self.rows, self.uncached)
         left = ~sure
         if e.any(left):

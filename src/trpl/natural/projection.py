@@ -16,7 +16,7 @@ from trpl.engines import NUMPY
 from trpl.implicit import Like, Saved, Solved
 from trpl.implicit.problems import align, broadcast_shapes
 from trpl.natural.path import Path
-from trpl.natural.solver import Entropy, Held, Place, entropy_tolerance, find, shares
+from trpl.natural.solver import UNIFORM, Entropy, Held, Place, entropy_tolerance, find, shares
 from trpl.types import cast
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ BLOCK = 1 << 16
 """The number of entries of the largest array in a block."""
 FLAT, SHARP = 1e-9, 30.0
 """Values of τ with as much, or as little, entropy as is ever needed, if θᵀFθ is 1."""
-UNIFORM = 1e-20
-"""θᵀFθ below which a policy counts as uniform."""
 
 
 class Between(Protocol):
@@ -208,13 +206,14 @@ def entropy_range(
     """Compute the least and the greatest entropy within the bound of the old policy, both on the path of its powers.
 
     q^τ has the least KL to q among all policies with its entropy. So both extremes are projections: of a very flat and
-    of a very sharp power of q. Powers of a uniform policy are uniform, so its least entropy is unknown (−∞). The range
-    includes the tolerance within which an entropy counts as met.
+    of a very sharp power of q. Powers of a uniform policy are uniform; there KL(p‖q) = H(q) − H(p), so the least
+    entropy is H(q) − ε. The range includes the tolerance within which an entropy counts as met.
     """
     projection = Projection(between, cores)
     problem = projection.problem(e, (*old, *old, bound))
     old, here, bound, one = problem.predicted, problem.path, problem.bound, e.xp.ones_like(problem.bound)
-    spread = here.moments(e, 0.0 * one, one).warmth
+    at_old = here.moments(e, 0.0 * one, one)
+    spread = at_old.warmth
     varies = spread > UNIFORM
     sharp = SHARP / e.xp.sqrt(e.xp.clip(spread, UNIFORM, 1.0))
     sharp = e.xp.minimum(sharp, 0.999 * here.max_tau(e, 0.0 * one) * one)
@@ -225,5 +224,6 @@ def entropy_range(
         found.append(path.moments(e, place.s, one).entropy)
     least, greatest = found
     slack = entropy_tolerance(e, bound)
-    least = e.xp.where(varies, least - slack * (1.0 + e.xp.abs(least)), -math.inf)
+    least = e.xp.where(varies, least, at_old.entropy - bound)
+    least = least - slack * (1.0 + e.xp.abs(least))
     return least, greatest + slack * (1.0 + e.xp.abs(greatest))

@@ -24,6 +24,7 @@ MIN_SLOPE = 1e-6  # lower limit of the slope of the KL by log s, relative to the
 BEFORE_A_JUMP = 0.99  # of s where two classes tie: sharpened, all probability is on one before, on the other after
 MAX_LOG_TAU_STEP = 2.0  # largest step in log τ without a bracket
 MIN_LOG_TAU, MAX_LOG_TAU = -60.0, math.log(1e4)  # everything is uniform below; above, two classes nearly tie
+UNIFORM = 1e-20  # θᵀFθ below which a policy counts as uniform
 
 
 Held: TypeAlias = Literal["free", "minimum", "equal"]
@@ -101,8 +102,9 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
     xp = e.xp
     one = xp.ones_like(bound)
     ends = xp.stack([0.0 * one, one])  # both at once: the path and the target have the batch's axes
-    path.moments(e, ends, xp.ones_like(ends))  # fills the path's caches outside of the loops
-    tau_ends = find_tau(e, path, ends, entropy, xp.ones_like(ends))
+    at_ends = path.moments(e, ends, xp.ones_like(ends))  # also fills the path's caches outside of the loops
+    hottest = _hottest(e, at_ends)
+    tau_ends = find_tau(e, path, ends, entropy, xp.ones_like(ends), hottest)
     found = path.moments(e, ends, tau_ends)
     least, change = found.kl[0], found.change[0]
     room = bound - least
@@ -112,7 +114,7 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
 
     def at(s: PerState) -> tuple[PerState, Moments, Mask]:
         """Compute τ, the moments there, and the mask where it meets the entropy."""
-        tau = find_tau(e, path, s, entropy, xp.exp((1.0 - s) * log_first + s * log_last))
+        tau = find_tau(e, path, s, entropy, xp.exp((1.0 - s) * log_first + s * log_last), hottest)
         found = path.moments(e, s, tau)
         missing = xp.abs(found.entropy - entropy.target)
         return tau, found, (tau != 1.0) & (missing <= entropy_tolerance(e, s) * (1.0 + xp.abs(entropy.target)))
@@ -138,16 +140,28 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
     return Place(s, tau, outside, held)
 
 
-def find_tau(e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState) -> PerState:
+def _hottest(e: Engine, ends: Moments) -> PerState:
+    """Return the largest log τ, from the moments at τ = 1 of both ends of the path.
+
+    τ is relative to the size of θ: a nearly uniform policy needs a power as large as its logits are small.
+    """
+    size = e.xp.max(ends.warmth, axis=0)
+    small = (size > UNIFORM) & (size < 1.0)
+    return MAX_LOG_TAU - 0.5 * e.xp.log(e.xp.where(small, size, 1.0))
+
+
+def find_tau(
+    e: Engine, path: Path, s: PerState, entropy: Entropy, start: PerState, hottest: PerState | float
+) -> PerState:
     """Find τ at which the entropy is β; for a lower bound exactly 1 where the entropy at 1 exceeds β.
 
-    Newton on log τ, d H/d log τ = −τ²W, inside a bracket.
+    Newton on log τ, d H/d log τ = −τ²W, inside a bracket whose upper end is at most `hottest`.
     """
     xp = e.xp
     one = xp.ones_like(s)
     tolerance = 1e-7 if xp.finfo(s.dtype).bits == 64 else 1e-4
     unheld = (one < 0.0) if entropy.equality else path.moments(e, s, one).entropy >= entropy.target
-    hot = xp.clip(xp.log(path.max_tau(e, s) * one), None, MAX_LOG_TAU) if entropy.equality else 0.0 * one
+    hot = xp.minimum(xp.log(path.max_tau(e, s) * one), hottest * one) if entropy.equality else 0.0 * one
     cold = MIN_LOG_TAU * one
 
     def body(

@@ -28,7 +28,7 @@ Ended = list[tuple[int, np.ndarray]]  # of several environments: whose episode e
 REGISTERING_PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}  # by the prefix of a task's name
 
 
-def make_environment(env_id: str, *, render_mode: str | None = None, **kwargs: Any) -> gym.Env:
+def make_environment(env_id: str, /, *, render_mode: str | None = None, **kwargs: Any) -> gym.Env:
     """Make a Gymnasium environment and check its spaces.
 
     Gymnasium's passive checker is off: `Environment` does the checks that matter at a tenth of the cost. The notice
@@ -129,6 +129,13 @@ def _direct_step(env: gym.Env) -> tuple[Callable[[np.ndarray], tuple], int | Non
     return (env.step, None) if isinstance(inner, gym.Wrapper) else (inner.step, limit)
 
 
+def _as_json(state: Any) -> Any:
+    """Convert a bit generator's state for JSON: all but PCG64 keep arrays in it. The generators take lists for them."""
+    if isinstance(state, Mapping):
+        return {name: _as_json(value) for name, value in state.items()}
+    return state.tolist() if isinstance(state, np.ndarray) else state
+
+
 class Environment:
     """One environment: `begin` starts an episode, `step` continues it, `state` and `restore` carry it over a restart.
 
@@ -148,7 +155,9 @@ class Environment:
     ):
         self.task, self.index = as_task(task), index
         self.env_id = self.task.env_id
-        self.gym_env = make_environment(self.env_id, render_mode=render_mode, **{**self.task.kwargs, **options})
+        if render_mode is not None:  # else the task's own arguments may name one
+            options["render_mode"] = render_mode
+        self.gym_env = make_environment(self.env_id, **{**self.task.kwargs, **options})
         self.observation_size, self._flatten = observing(self.gym_env.observation_space, env_id=self.env_id)
         space = self.gym_env.action_space
         self.head = head_of(space, self.task)
@@ -233,7 +242,7 @@ class Environment:
                 f"{self.env_id} has no NumPy generator at env.unwrapped.np_random, so it cannot be replayed"
             )
         actions = np.array(self._taken, dtype=np.float32).reshape(self.num_steps, self.action_size)
-        return actions, {"generator": self._generator_state, "episode": self.episode}
+        return actions, {"generator": _as_json(self._generator_state), "episode": self.episode}
 
     def restore(self, actions: np.ndarray, meta: Mapping[str, Any], *, observation: np.ndarray) -> None:
         """Replay an episode, and check that it leads to the same observation, bit for bit.

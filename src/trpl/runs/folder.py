@@ -174,7 +174,7 @@ def write_about(folder: Path, about: Mapping[str, Any]) -> None:
         folder: The run folder.
         about: Its content, as `read_about` returns it.
     """
-    replace_file(folder / CONFIG, (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
+    replace_file(folder / CONFIG, (json.dumps(_printable(about), indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def _now() -> str:
@@ -275,7 +275,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def _printable(value: Any) -> Any:
-    """Remove lone surrogates, which JSON can express but UTF-8 cannot."""
+    """Remove lone surrogates: JSON and command lines with other encodings have them, UTF-8 has not."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
