@@ -61,6 +61,15 @@ def test_longer_than_planned(tmp_path):
         resume(longer.folder, progress=False, total_steps=32)
 
 
+def test_longer_than_an_early_stop(tmp_path):
+    """A new number of steps takes the place of `stop_after`; resuming without one stays at it."""
+    short = train(tiny.config(total_steps=32 * 30, stop_after=32 * 4), tmp_path / "run", progress=False)
+    assert resume(short.folder, progress=False).epochs == 4
+    assert resume(short.folder, progress=False, total_steps=32 * 6).epochs == 6
+    config = folder.read_config(short.folder)
+    assert (config.total_steps, config.stop_after) == (32 * 6, None)
+
+
 def test_a_finished_run_says_how_to_train_longer(finished, capsys):
     settings, result = finished
     assert main(["resume", str(result.folder)]) == 0

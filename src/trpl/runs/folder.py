@@ -150,7 +150,7 @@ def stretch(config: Config, *, epoch: int) -> dict[str, Any]:
 def add_stretch(folder: Path, config: Config, *, epoch: int) -> None:
     """Record that the run is resumed after `epoch`, perhaps with other versions or a new number of steps."""
     about = read_about(folder)
-    about["config"]["total_steps"] = config.total_steps
+    about["config"] |= {"total_steps": config.total_steps, "stop_after": config.stop_after}
     about["stretches"] = [*stretches(about), stretch(config, epoch=epoch)]
     write_about(folder, about)
 

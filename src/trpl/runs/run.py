@@ -68,8 +68,8 @@ def resume(
         progress: See `train`.
         tracker: See `train`.
         callbacks: See `train`.
-        total_steps: A new number of steps. Schedules over the run (learning rates, entropy) span the new number from
-            here on.
+        total_steps: A new number of steps, in the place of `stop_after` too. Schedules over the run (learning rates,
+            entropy) span the new number from here on.
         other_versions: Resume although library versions differ from those the run was computed with.
         **changes: Settings without effect on results (`WITHOUT_EFFECT`), for this session.
 
@@ -83,7 +83,7 @@ def resume(
     if unknown := set(changes).difference(WITHOUT_EFFECT):
         raise ConfigError(f"{', '.join(sorted(unknown))} cannot change when a run is resumed")
     config = read_config(folder).replace(**changes)
-    config = config if total_steps is None else config.replace(total_steps=total_steps)
+    config = config if total_steps is None else config.replace(total_steps=total_steps, stop_after=None)
     with locked(folder), Trainer(config, folder) as trainer:
         trainer.restore(other_versions=other_versions)
         return trainer.run(Progress.of(config, enabled=progress), tracker, callbacks)
