@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tiny
-from trpl.errors import CheckpointError, RunError
+from trpl.errors import CheckpointError, ReplayError, RunError
 from trpl.policies import load_policy, storage
 from trpl.runs import records, trainer
 from trpl.runs.evaluate import evaluate_run
@@ -288,3 +288,12 @@ def test_runs_on_several_cores_have_the_same_digest(tmp_path, vectorisation):
     plain = train(tiny.config(num_envs=4), tmp_path / "sync", progress=False)
     other = train(tiny.config(num_envs=4, vectorisation=vectorisation), tmp_path / vectorisation, progress=False)
     assert plain.digest == other.digest
+
+
+def test_an_environment_that_cannot_be_replayed_is_refused_at_the_start(tmp_path, monkeypatch):
+    """Not at the first checkpoint, which would lose the epochs before it."""
+    monkeypatch.setattr(tiny.Point, "np_random", np.random.RandomState(0), raising=False)
+    monkeypatch.setattr(tiny.Point.__mro__[1], "reset", lambda self, *, seed=None, options=None: None)
+    with pytest.raises(ReplayError, match=r"so its episodes cannot be replayed.*np_random of gymnasium\.Env"):
+        train(tiny.config(), tmp_path / "run", progress=False)
+    assert not list(tmp_path.rglob("metrics.jsonl"))

@@ -239,7 +239,8 @@ class Environment:
         """
         if self._generator_state is None:
             raise ReplayError(
-                f"{self.env_id} has no NumPy generator at env.unwrapped.np_random, so it cannot be replayed"
+                f"{self.env_id} has no NumPy generator at env.unwrapped.np_random, so its episodes cannot be replayed"
+                " and a run could not be resumed; draw random numbers from the np_random of gymnasium.Env"
             )
         actions = np.array(self._taken, dtype=np.float32).reshape(self.num_steps, self.action_size)
         return actions, {"generator": _as_json(self._generator_state), "episode": self.episode}

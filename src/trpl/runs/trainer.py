@@ -76,6 +76,7 @@ class Trainer:
             )
             with self.watchdog.watching():
                 self.collector = opened.enter_context(contextlib.closing(make_collector(config)))
+                self.collector.state()  # fails here, not at the first checkpoint, if episodes cannot be replayed
                 self.evaluator = opened.enter_context(contextlib.closing(make_evaluator(config)))
             self.algorithm = make_algorithm(
                 config, obs_size=self.collector.observation_size, head=self.collector.environments.head
