@@ -218,7 +218,7 @@ def load_plugin(word: str) -> None:
         else:
             importlib.import_module(word)
     except (ImportError, OSError) as error:
-        raise ConfigError(f"plugin {word} cannot be imported: {error}") from error
+        raise ConfigError(f"plugin {word!r} cannot be imported: {error}") from error
     except (Exception, SystemExit) as error:  # of its own code
         raise ConfigError(f"plugin {word!r} cannot be imported: {type(error).__name__}: {error}") from error
     _plugins.append(word)
