@@ -107,7 +107,9 @@ def test_a_note_is_printed_once(capsys, monkeypatch):
         (["presets", "kll"], "did you mean 'kl'?"),
         (["presets", "kl", "--plugin"], "argument --plugin: expected one argument"),
         (["presets", "kl", "--plugin", ""], "plugin '' cannot be imported"),
-        (["sweep", "no-such-sweep", "--seeds", ""], "seeds '': give a number of seeds"),  # an unset variable
+        (["sweep", "table1", "--seeds", ""], "after `trpl sweep table1 --seeds` is empty: is a variable unset?"),
+        (["train", "kl", "Hopper-v4", "--out="], "after `trpl train kl Hopper-v4 --out=` is empty"),
+        (["report", ""], "after `trpl report` is empty"),
     ],
     ids=str,
 )

@@ -46,13 +46,21 @@ class Parser(argparse.ArgumentParser):
             The parsed arguments.
 
         Raises:
-            UsageError: An argument is unknown, missing, or invalid.
+            UsageError: An argument is unknown, missing, empty, or invalid.
         """
+        self._refuse_empty(argv)
         args, unknown = self.parse_known_args([_dashes(word) for word in argv])
         if unknown:
             name = unknown[0].split("=")[0]
             raise UsageError(f"unrecognised argument {name!r}{self._suggestion(name)} (see {self.prog} --help)")
         return args
+
+    def _refuse_empty(self, argv: list[str]) -> None:
+        """Refuse an empty argument, as from an unset variable: an empty folder would be the current one."""
+        for i, word in enumerate(argv):
+            if not word or (word.startswith("--") and word.endswith("=")):
+                before = " ".join([self.prog, *argv[:i], word]).rstrip()
+                raise UsageError(f"the argument after `{before}` is empty: is a variable unset?")
 
     def _suggestion(self, name: str) -> str:
         """Suggest an option for an unknown one."""
