@@ -22,6 +22,7 @@ FOREIGN = {
     "algorithms/minibatches.py: policy",  # a number of passes, or their orders
     "api.py: settings",  # of any method, checked by name
     "compat/trust_region_projections.py: policy",  # the authors' class
+    "compat/projection_utils.py: policy",
     "engines/choice.py: arrays",  # asks what it is given
     "engines/choice.py: x",
     "integrations/brax.py: settings",

@@ -19,12 +19,22 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import util
 from types import ModuleType
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
-from trpl import entropy_schedule as schedules
-from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian, entropy, frobenius_parts, kl_parts, wasserstein_parts
-from trpl.gaussians.values import Parts
-from trpl.matrix_roots import symmetric_root
+from trpl.compat.projection_utils import (
+    NO_SCHEDULE,
+    MeanAndChol,
+    as_gaussian,
+    as_matrix,
+    by_parts,
+    gaussian_frobenius,
+    gaussian_kl,
+    gaussian_kl_details,
+    gaussian_wasserstein_commutative,
+    get_entropy_schedule,
+    is_contextual,
+)
+from trpl.gaussians import Gaussian, entropy, frobenius_parts, kl_parts, wasserstein_parts
 from trpl.messages import needs
 
 with needs("torch"):
@@ -36,39 +46,6 @@ with needs("torch"):
 PACKAGE = "trust_region_projections"
 LAYERS = {"kl": KLProjection, "w2": WassersteinProjection, "frob": FrobeniusProjection}
 DISTANCES: dict[str, Callable[..., Any]] = {"kl": kl_parts, "w2": wasserstein_parts, "frob": frobenius_parts}
-NO_SCHEDULE = (None, False, "", "None", "none")
-MeanAndChol = tuple[Tensor, Tensor]
-
-
-def get_entropy_schedule(schedule_type: str | bool | None, total_train_steps: int, dim: int) -> Callable[..., Any]:
-    """Make a schedule of the entropy target.
-
-    Args:
-        schedule_type: "linear", "exp", or None.
-        total_train_steps: The number of steps that the schedule spans.
-        dim: The number of action dimensions.
-
-    Returns:
-        β(initial_entropy, target_entropy, temperature, step), which is None without a schedule.
-
-    Raises:
-        ValueError: If the schedule is unknown, or the number of steps is missing.
-    """
-    if schedule_type in NO_SCHEDULE:
-        return lambda initial_entropy, target_entropy, temperature, step: None
-    if schedule_type not in ("linear", "exp"):
-        raise ValueError(f"entropy_schedule must be 'linear', 'exp' or None, not {schedule_type!r}")
-    if not total_train_steps:
-        raise ValueError("an entropy_schedule needs total_train_steps, the number of steps it runs over")
-
-    def value(initial_entropy: Any, target_entropy: float, temperature: float, step: int) -> Any:
-        share = step / total_train_steps
-        course = {"initial": initial_entropy, "target": target_entropy, "progress": share}
-        if schedule_type == "linear":
-            return schedules.linear(**course, dim=1)  # as in the authors' package: the target is the entropy itself
-        return schedules.exponential(**course, dim=dim, temperature=temperature)
-
-    return value
 
 
 class BaseProjectionLayer:
@@ -161,7 +138,7 @@ class BaseProjectionLayer:
         beta = self._entropy_target(policy, q, predicted.dim, step)
         constraint = {} if beta is None else {"entropy" if self.entropy_eq else "min_entropy": beta}
         projected = self._layer(predicted, old, **constraint)
-        return projected.mean, _as_matrix(policy, projected, p[1])
+        return projected.mean, as_matrix(policy, projected, p[1])
 
     def get_trust_region_loss(
         self, policy: Any, p: MeanAndChol, proj_p: MeanAndChol, set_variance: bool = False
@@ -184,7 +161,7 @@ class BaseProjectionLayer:
         unpulled = 0.0 * (p[0].sum() + p[1].sum())
         if self._layer is None:
             return unpulled
-        if set_variance or not _is_contextual(policy):  # a layer's penalty pulls no shared covariance
+        if set_variance or not is_contextual(policy):  # a layer's penalty pulls no shared covariance
             mean, cov = self.trust_region_value(policy, p, (proj_p[0].detach(), proj_p[1].detach()))
             penalty = mean if set_variance else mean + cov
         else:
@@ -203,7 +180,7 @@ class BaseProjectionLayer:
             The two parts.
         """
         distance = DISTANCES[self.proj_type or "kl"]
-        return _by_parts(distance(self._gaussian(policy, p), self._gaussian(policy, q), **self.form))
+        return by_parts(distance(self._gaussian(policy, p), self._gaussian(policy, q), **self.form))
 
     def trust_region_regression(
         self, policy: nn.Module, obs: Tensor, q: MeanAndChol, n_minibatches: int, global_steps: int
@@ -272,7 +249,7 @@ class BaseProjectionLayer:
 
     def _gaussian(self, policy: Any, p: MeanAndChol) -> Gaussian[Tensor]:
         mean, chol = p if self.dtype is None else (x.to(self.dtype) for x in p)
-        return _gaussian(policy, (mean, chol))
+        return as_gaussian(policy, (mean, chol))
 
     def _entropy_target(self, policy: Any, q: MeanAndChol, dim: int, step: int) -> Any:
         schedule = get_entropy_schedule(self.entropy_schedule, self.total_train_steps or 0, self.action_dim or dim)
@@ -337,67 +314,6 @@ def get_projection_layer(proj_type: str | None = "", **kwargs: Any) -> BaseProje
         hint = "; PAPI is a method of `trpl train`" if name == "papi" else ""
         raise ValueError(f"proj_type must be one of kl, w2, frob or empty, not {proj_type!r}{hint}")
     return kinds[name](**kwargs)
-
-
-def gaussian_kl(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
-    """Compute mean and covariance part of KL(p ‖ q), state by state."""
-    return _by_parts(kl_parts(_gaussian(policy, p), _gaussian(policy, q)))
-
-
-def gaussian_kl_details(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute KL(p ‖ q) by parts: means, covariances, and the latter's shape and volume.
-
-    volume = ½ (log det Σ_q − log det Σ_p), shape = ½ (tr(Σ_q⁻¹ Σ_p) − d); the two add up to the covariance part.
-    """
-    mean, cov = gaussian_kl(policy, p, q)
-    first, second = (entropy(_gaussian(policy, each)).expand(mean.shape) for each in (p, q))
-    volume = second - first  # entropies differ by half the log-determinants
-    return mean, cov, cov - volume, volume
-
-
-def gaussian_wasserstein_commutative(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
-    """Compute mean and covariance part of the scaled Wasserstein-2 distance in its commuting form."""
-    return _by_parts(wasserstein_parts(_gaussian(policy, p), _gaussian(policy, q)))
-
-
-def gaussian_frobenius(policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
-    """Compute the squared Mahalanobis distance of the means, and the squared norm of the change of covariance."""
-    return _by_parts(frobenius_parts(_gaussian(policy, p), _gaussian(policy, q)))
-
-
-def _by_parts(parts: Parts[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return mean and covariance part, each with one number per state."""
-    return parts.mean, parts.cov.expand(parts.mean.shape)
-
-
-def _is_contextual(policy: Any) -> bool:
-    """Return whether the policy has a covariance for each state."""
-    return getattr(policy, "contextual_std", getattr(policy, "contextual_cov", True))
-
-
-def _gaussian(policy: Any, p: MeanAndChol) -> Gaussian[Tensor]:
-    """Convert a mean and a Cholesky factor to a Gaussian of the policy's structure."""
-    mean, chol = p
-    if chol.shape[-2:] != (mean.shape[-1],) * 2:
-        raise ValueError(
-            f"a policy is a mean [batch, dim] and a Cholesky factor [batch, dim, dim]; their shapes are "
-            f"{tuple(mean.shape)} and {tuple(chol.shape)}"
-        )
-    if not _is_contextual(policy) and chol.ndim > 2:
-        chol = chol.reshape(-1, *chol.shape[-2:])[0]
-    if getattr(policy, "is_diag", False):
-        return DiagGaussian(mean, chol.diagonal(dim1=-2, dim2=-1))
-    if getattr(policy, "is_root", False):
-        chol = torch.linalg.cholesky(chol @ chol.mT)
-    return FullGaussian(mean, chol)
-
-
-def _as_matrix(policy: Any, p: Gaussian[Tensor], like: Tensor) -> Tensor:
-    """Return the Cholesky factor, or the symmetric root if that is what the policy has, with one per state."""
-    chol = torch.diag_embed(p.std) if isinstance(p, DiagGaussian) else p.chol
-    if getattr(policy, "is_root", False) and not isinstance(p, DiagGaussian):
-        chol = cast("Tensor", symmetric_root(chol))
-    return chol.expand(like.shape)
 
 
 def _modules() -> Iterator[tuple[str, dict[str, Any]]]:
