@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -74,7 +75,8 @@ def extras(site: Path) -> set[str]:
     return set(found.metadata.get_all("Provides-Extra") or [])
 
 
-def closure(wanted: str, site: Path | None = None) -> set[str]:
+@functools.cache
+def closure(wanted: str, site: Path | None = None) -> frozenset[str]:
     """The distributions that `pip install WANTED` brings, by the requirements they declare themselves.
 
     `wanted` is one or more requirements, such as "trpl[torch] gymnasium".
@@ -88,7 +90,7 @@ def closure(wanted: str, site: Path | None = None) -> set[str]:
         for needed in requirements(name, site):
             if needed.marker is None or needed.marker.evaluate({"extra": option}):
                 waiting |= {(canonical(needed.name), option) for option in ("", *needed.extras)} - found
-    return {name for name, _ in found}
+    return frozenset(name for name, _ in found)
 
 
 def not_installed(wanted: str) -> set[str]:
@@ -115,10 +117,16 @@ def pins(wanted: str) -> str:
     return "".join(line for line in lines if covered or line.startswith("torch=="))
 
 
-def modules_besides(distributions: set[str]) -> set[str]:
+@functools.cache
+def owners() -> dict[str, frozenset[str]]:
+    """The distributions that bring each top-level module installed here."""
+    found = metadata.packages_distributions().items()
+    return {module: frozenset(map(canonical, names)) for module, names in found}
+
+
+def modules_besides(distributions: frozenset[str]) -> set[str]:
     """The top-level modules that are installed here by other distributions than these."""
-    owners = metadata.packages_distributions().items()
-    return {module for module, names in owners if not distributions & {canonical(name) for name in names}}
+    return {module for module, names in owners().items() if not distributions & names}
 
 
 BLOCKER = """

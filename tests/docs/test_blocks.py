@@ -13,7 +13,7 @@ import pytest
 from blocks import PAGES, ROOT, TINY, commands, installs, page_id, python_blocks
 from packaging.requirements import Requirement
 
-from installing import canonical, closure, not_installed, pins, run_with
+from installing import canonical, closure, not_installed, owners, pins, run_with
 from trpl import cli
 
 QUICK = ("presets", "evaluate", "export")  # run for real, on the small run
@@ -59,15 +59,15 @@ def test_python_blocks_run(part, folder):
 @pytest.mark.parametrize("page", with_python, ids=page_id)
 def test_imports_are_covered_by_the_extras_the_page_names(page):
     """Every module that a page imports is brought by what the page installs."""
-    brought, owners = closure(installs(page) or "trpl"), metadata.packages_distributions()
+    brought = closure(installs(page) or "trpl")
     for name in imported(page):
         extra = next((extra for pattern, extra in TAKEN if re.match(pattern, name)), None)
         if extra:
             missing = closure(f"trpl[{extra}]") - brought
             assert not missing, f"import {name} takes trpl[{extra}], which {page_id(page)} does not name"
         top = name.partition(".")[0]
-        if top in owners:  # else the standard library's, the page's own, or not installed here
-            assert brought & {canonical(owner) for owner in owners[top]}, f"{page_id(page)} does not install {top}"
+        if top in owners():  # else the standard library's, the page's own, or not installed here
+            assert brought & owners()[top], f"{page_id(page)} does not install {top}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

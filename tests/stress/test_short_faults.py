@@ -15,7 +15,7 @@ def test_killed_runs_go_on(stressed):
     assert figures["same to the bit"]
 
 
-@pytest.mark.slow
+@pytest.mark.stress
 def test_a_full_disk(stressed):
     figures = stressed("faults.py", "--only", "disk", "--disks", "1")["disk"]
     if figures["held"] is None:

@@ -230,7 +230,8 @@ def summary(result: SweepResult) -> str:
     Returns:
         The text.
     """
-    lines = [f"{len(result.done)} runs done, {len(result.failed)} failed"]
+    runs = "1 run" if len(result.done) == 1 else f"{len(result.done)} runs"
+    lines = [f"{runs} done, {len(result.failed)} failed"]
     for job, reason in result.failed:
         lines += ["", f"{job.name}: it {reason}; the end of {job.log}:"]
         lines += [f"  | {line}" for line in log_tail(job.log).splitlines()]
