@@ -190,8 +190,10 @@ def decided(comparison: Comparison, runs: Runs) -> Decision:
     words = f"**{verdict}**"
     if verdict == OPEN:
         spread = math.hypot(np.std(first, ddof=1), np.std(second, ddof=1))
-        words = f"undecided; about {student.runs_needed(value, spread)} seeds would tell"
-    digits = 4 if abs(value) < 0.1 else 2 if abs(value) < 10 else 0
+        needed = student.runs_needed(value, spread)
+        words = f"undecided; {f'about {needed}' if needed <= 1000 else 'more than 1000'} seeds would tell"
+    size = max(abs(low), abs(high))
+    digits = 4 if size < 0.1 else 2 if size < 100 else 0
     interval = f"{low:.{digits}f} … {high:.{digits}f}"
     paper = paper_difference(comparison, runs)
     return Decision(verdict, f"{what}| {value:.{digits}f} | {interval} | {paper} | {words} |")
