@@ -51,9 +51,9 @@ class Panel(NamedTuple):
 
 
 def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figure:
-    """Draw `panels` in rows of `columns` with a shared legend; `x` is "steps" or "hours"."""
-    columns = min(columns, len(panels))
+    """Draw `panels` in even rows of at most `columns` with a shared legend; `x` is "steps" or "hours"."""
     rows = -(-len(panels) // columns)
+    columns = -(-len(panels) // rows)
     legend = {line.label: line.style for panel in panels for line in panel.lines}
     width = 2.4 * columns if columns > 1 else 3.8
     entry = 0.5 + 0.06 * max(map(len, legend), default=0)  # inches: a line with its margins, and 0.06 per letter
