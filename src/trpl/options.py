@@ -56,9 +56,13 @@ class Parser(argparse.ArgumentParser):
         return args
 
     def _refuse_empty(self, argv: list[str]) -> None:
-        """Refuse an empty argument, as from an unset variable: an empty folder would be the current one."""
+        """Refuse an empty argument, as from an unset variable: an empty folder would be the current one.
+
+        Settings may be empty text (`--source=`), as sweeps write them for their runs.
+        """
         for i, word in enumerate(argv):
-            if not word or (word.startswith("--") and word.endswith("=")):
+            name = word.removeprefix("--").removesuffix("=").replace("-", "_")
+            if not word or (word == f"--{name.replace('_', '-')}=" and name not in self._settings):
                 before = " ".join([self.prog, *argv[:i], word]).rstrip()
                 raise UsageError(f"the argument after `{before}` is empty: is a variable unset?")
 
