@@ -5,7 +5,8 @@
 Each measurement runs in a process of its own, pinned to one core. Rates are environment steps per second of processor
 time (on an idle core the same as wall clock, and fair on a busy one), compile time excluded and reported apart. The
 measurements a ratio is made of are taken in turns, and the best of each counts, since anything else on the machine can
-only slow one down. *By the clock* is wall clock: `clock` and `cores` want an idle machine.
+only slow one down. *By the clock* is wall clock: `clock` and `cores` want an idle machine. For `cores` two processes
+train epoch by epoch in turns, and the ratio is the median over neighbouring epochs.
 """
 
 import argparse
@@ -166,7 +167,7 @@ def first_update() -> dict[str, float]:
     return {"seconds": seconds[0], "again": min(seconds[1:]), "megabytes": megabytes}
 
 
-def by_the_clock(method: str, env_id: str, *, epochs: int, overrides: dict[str, Any]) -> dict[str, Any]:
+def by_the_clock(method: str, env_id: str, *, epochs: int, overrides: dict[str, Any]) -> dict[str, float]:
     """Seconds of wall clock per epoch of `trpl train` as it stands, by what they go to; compilation left out."""
     from trpl.presets import preset
     from trpl.runs.run import train
@@ -174,14 +175,30 @@ def by_the_clock(method: str, env_id: str, *, epochs: int, overrides: dict[str, 
     config = preset(method, env_id, **overrides)
     config = preset(method, env_id, stop_after=epochs * config.rollout_size, **overrides)
     with tempfile.TemporaryDirectory() as folder:
-        result = train(config, Path(folder, "run"), progress=False)
+        train(config, Path(folder, "run"), progress=False)
         lines = [json.loads(line) for line in Path(folder, "run", "timings.jsonl").read_text().splitlines()]
     training = statistics.median(line["collecting"] + line["updating"] for line in lines[1:])
     evaluations = [line["evaluating"] for line in lines if line["evaluating"] > 0.01]
     share = sum(config.evaluates(epoch) for epoch in range(1, config.num_epochs + 1)) / config.num_epochs
     evaluating = share * statistics.median(evaluations) if evaluations else 0.0
     rate = config.rollout_size / (training + evaluating)
-    return {"steps_per_second": rate, "evaluating": evaluating / (training + evaluating), "digest": result.digest}
+    return {"steps_per_second": rate, "evaluating": evaluating / (training + evaluating)}
+
+
+def in_turns(method: str, env_id: str, *, epochs: int, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Print the seconds of each epoch of `trpl train` without evaluations, and wait for a line before the next one."""
+    from trpl.presets import preset
+    from trpl.runs.run import train
+
+    def hand_over(_: int, scalars: dict[str, Any]) -> None:
+        print(scalars["collecting"] + scalars["updating"], flush=True)
+        sys.stdin.readline()
+
+    size = preset(method, env_id, **overrides).rollout_size
+    config = preset(method, env_id, stop_after=epochs * size, eval_every=0, **overrides)
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(config, Path(folder, "run"), progress=False, callbacks=[hand_over])
+    return {"digest": result.digest, "rollout_size": size}
 
 
 def start_of_a_run(folder: Path, environment: dict[str, str]) -> float:
@@ -207,22 +224,30 @@ MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
     "library": library,
     "first_update": first_update,
     "by_the_clock": by_the_clock,
+    "in_turns": in_turns,
 }
 
 
-def measure(name: str, *arguments: Any, cores: int = 1, **options: Any) -> dict[str, Any]:
-    """One measurement in a fresh process on the last so many cores."""
+def started(name: str, *arguments: Any, cores: int = 1, **options: Any) -> subprocess.Popen:
+    """A fresh process with a measurement, on the last so many cores."""
     allowed = sorted(os.sched_getaffinity(0))[-cores:]
-    job = json.dumps([name, arguments, options])
-    done = subprocess.run(
-        [sys.executable, __file__, "--job", job],
+    return subprocess.Popen(
+        [sys.executable, __file__, "--job", json.dumps([name, arguments, options])],
         env=os.environ | ONE_THREAD,
         preexec_fn=lambda: os.sched_setaffinity(0, allowed),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        check=True,
         text=True,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(name: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+    """One measurement in a fresh process."""
+    process = started(name, *arguments, **options)
+    printed, _ = process.communicate()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    return json.loads(printed.splitlines()[-1])
 
 
 def best(found: list[dict[str, float]], key: str = "steps_per_second") -> float:
@@ -286,15 +311,36 @@ def clock(found: Found, *, rounds: int, tasks: Collection[str]) -> list[dict[str
 
 def cores(found: Found, *, rounds: int, tasks: Collection[str]) -> list[dict[str, Any]]:
     """One Humanoid run on two cores over the same on one, by the clock, and whether both give the same bits."""
-    options = {"num_envs": 8, "eval_every": 0}
-    for _ in range(rounds):
-        for ways, number in (("sync", 1), ("threads", 2)):
-            overrides = {**options, "vectorisation": ways}
-            add(found, ways, "by_the_clock", "kl", HUMANOID, epochs=4, overrides=overrides, cores=number)
-    digests = {result["digest"] for ways in ("sync", "threads") for result in found[ways]}
+    epochs = 1 + 5 * rounds
+    ways = {"sync": 1, "threads": 2}
+    processes = [
+        started(
+            *("in_turns", "kl", HUMANOID),
+            epochs=epochs,
+            overrides={"num_envs": 8, "vectorisation": way},
+            cores=number,
+        )
+        for way, number in ways.items()
+    ]
+    ends = [(process.stdin, process.stdout) for process in processes]
+    seconds: list[list[float]] = []
+    for epoch in range(epochs):
+        seconds.append([])
+        for given, printed in ends:
+            assert given is not None
+            assert printed is not None
+            if epoch:
+                print(file=given, flush=True)
+            seconds[-1].append(float(printed.readline()))
+        print(f"  seconds of an epoch, sync and threads: {seconds[-1]}", file=sys.stderr, flush=True)
+    last = [json.loads(process.communicate("\n")[0]) for process in processes]
+    for k, way in enumerate(ways):
+        found[way] = [{"steps_per_second": last[k]["rollout_size"] / epoch[k]} for epoch in seconds[1:]]
+    ratios = [one / two for one, two in seconds[1:]]
+    different = len({result["digest"] for result in last}) - 1
     return [
-        row("Humanoid, 8 environments: two cores ÷ one", best(found["threads"]) / best(found["sync"]), 1.6, unit="×"),
-        row("their results, different bits", len(digests) - 1, 0, at_least=False),
+        row("Humanoid, 8 environments: two cores ÷ one", statistics.median(ratios), 1.6, unit="×"),
+        row("their results, different bits", different, 0, at_least=False),
     ]
 
 

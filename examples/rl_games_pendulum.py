@@ -52,7 +52,7 @@ env_configurations.register("pendulum", {"vecenv_type": "PENDULUMS", "env_creato
 def configuration(agent: str, *, num_epochs: int, seed: int, folder: str, **settings: object) -> dict:
     """Return a configuration of rl_games, with the numbers of its own `ppo_pendulum_torch.yaml`.
 
-    TRPL has more and smaller minibatches at a constant rate: eight steps of the optimiser do not use up a trust region.
+    TRPL has more and smaller minibatches at a constant rate: eight steps of the optimiser hardly reach the bounds.
     """
     space = {"mu_activation": "None", "sigma_activation": "None", "fixed_sigma": True}
     space |= {"mu_init": MEAN_INITIALIZER, "sigma_init": {"name": "const_initializer", "val": 0.0}}

@@ -21,7 +21,7 @@ from trpl.integrations.skrl import TRPL, TRPL_CFG
 
 AGENTS = {"TRPL": (TRPL, TRPL_CFG), "PPO": (PPO, PPO_CFG)}
 ACTIVATION = nn.Tanh
-OWN = {  # TRPL: long rollouts, of which small minibatches use up the trust region
+OWN = {  # TRPL: long rollouts in small minibatches, so that an update has enough steps to reach its bounds
     "PPO": {"num_envs": 16, "rollouts": 64},
     "TRPL": {
         "num_envs": 4,

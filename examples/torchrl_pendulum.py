@@ -69,9 +69,8 @@ def train(num_steps: int, *, seed: int) -> float:
     collector = Collector(env, actor, frames_per_batch=ROLLOUT_SIZE, total_frames=num_steps)
     for iteration, data in enumerate(collector):
         with torch.no_grad():
-            data["next", "reward"] = (
-                data["next", "reward"] / 8
-            )  # smaller values are easier to fit, and rank policies alike
+            # smaller values are easier to fit; the ranking of policies is the same
+            data["next", "reward"] = data["next", "reward"] / 8
             advantages(data)
         buffer.extend(data.reshape(-1))
         for _ in range(VALUE_EPOCHS):

@@ -6,7 +6,7 @@ import pytest
 
 import tiny
 import trpl
-from trpl.errors import RunError, UnknownEnvironmentError
+from trpl.errors import ConfigError, FaultyEnvironmentError, RunError, UnknownEnvironmentError
 
 SMALL = {
     "rollout_size": 32, "minibatch_size": 16, "policy_epochs": 1, "value_epochs": 1, "hidden_sizes": (4,),
@@ -32,6 +32,10 @@ def test_table_and_policy(run):
     assert run.config.seed == 2
     assert run.policy(np.zeros(2)).shape == (2,)
     assert len(run.evaluate(episodes=3).returns) == 3
+    with pytest.raises(ConfigError, match="episodes must be at least 1, not 0"):
+        run.evaluate(episodes=0)
+    with pytest.raises(ConfigError, match="seed must be at least 0, not -3"):
+        run.evaluate(seed=-3)
 
 
 def test_it_plots_itself(run):
@@ -64,6 +68,11 @@ def test_an_object_and_arguments(tmp_path):
     assert not hasattr(env, "x")  # copies were trained on
     found = trpl.train("ppo-m", "Pendulum-v1", steps=32, out=tmp_path / "b", env_kwargs={"g": 1.5}, **SMALL)
     assert found.config.env_kwargs == {"g": 1.5}
+    with pytest.raises(FaultyEnvironmentError, match="handed over as an object, so g must be given when that is made"):
+        trpl.train("ppo-m", env, out=tmp_path / "c", env_kwargs={"g": 1.5}, **SMALL)
+    with pytest.raises(ConfigError, match=r"'processes' needs an environment by its name.*'threads' takes it"):
+        trpl.train("ppo-m", env, out=tmp_path / "c", vectorisation="processes", **SMALL)
+    assert not (tmp_path / "c").exists()
     with pytest.raises(TypeError, match="a callable that makes one, not 3"):
         trpl.train("kl", 3)
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from gymnasium import spaces
 from rich.console import Console
 
 from trpl import cli
+from trpl.errors import RunError
 from trpl.policies.heads import GaussianHead
 from trpl.presets import preset
 from trpl.rollouts.spaces import head_of
@@ -51,7 +53,7 @@ def finished(tmp_path_factory):
 def test_help_lists_the_commands_without_heavy_imports(capsys):
     code, out, _ = call(capsys, "--help")
     assert code == 0
-    for name in cli.COMMANDS:
+    for name in (*cli.COMMANDS, "--plugin"):
         assert name in out
     heavy = (
         "import sys, trpl.cli; trpl.cli.main(['--help']); assert not {'jax', 'torch', 'gymnasium'} & set(sys.modules)"
@@ -245,6 +247,8 @@ def test_arguments_of_the_environment(capsys, monkeypatch):
     assert call(capsys, "train", "kl", "Pendulum-v1", *words, "--from", "runs/x")[0] == 0
     assert seen[0].env_kwargs == {"g": 9.81, "name": "x y", "flag": True}
     assert seen[0].warm_start == "runs/x"
+    assert call(capsys, "train", "kl", "Pendulum-v1", "--env-kwargs", "g=1", "--env-kwargs", "h=2")[0] == 0
+    assert seen[1].env_kwargs == {"g": 1, "h": 2}
     assert "expected KEY=VALUE, not 'g'" in call(capsys, "train", "kl", "Pendulum-v1", "--env-kwargs", "g")[2]
 
 
@@ -352,6 +356,7 @@ def test_progress_keeps_the_decimals_of_a_small_return():
 def test_commands_to_go_on_with_work_as_they_stand(tmp_path, monkeypatch):
     """After `.venv/bin/trpl train` in a shell that does not know the environment, the words are `.venv/bin/trpl`."""
     from trpl.messages import program
+    from trpl.runs.run import refuse_existing
 
     called = tmp_path / "bin" / "trpl"
     called.parent.mkdir()
@@ -363,3 +368,9 @@ def test_commands_to_go_on_with_work_as_they_stand(tmp_path, monkeypatch):
     assert program() == "trpl"
     monkeypatch.setattr(sys, "argv", ["trpl"])  # a job of a sweep
     assert program() == "trpl"
+    for folder, words in (("run", "run"), ("my run", "'my run'")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").touch()
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(RunError, match=f"continue it with `trpl resume {words}`"):
+            refuse_existing(Path(folder))

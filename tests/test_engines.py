@@ -1,6 +1,8 @@
 """The engines: operations that each framework lacks, branches and loops, and when values can be looked at."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -42,6 +44,12 @@ def test_the_engine_of_arrays():
     assert engine_of(0.5, jnp.ones(2)) is jax_engine()
     with pytest.raises(TypeError, match="no array among the 2 arguments"):
         engine_of("no array", 1.0)
+
+
+def test_pytorchs_engine_is_made_before_anything_is_compiled():
+    """Dynamo cannot trace the making: `torch.compile` of a function with nothing but `trpl.kl` would fail."""
+    program = "import torch, trpl; from trpl.engines.for_torch import _TORCH; assert len(_TORCH) == 2"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_what_is_an_array():

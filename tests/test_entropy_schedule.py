@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trpl.entropy_schedule import exponential, linear
+from trpl.entropy_schedule import exponential, linear, scheduled
 
 
 def test_exponential_starts_at_the_initial_entropy_and_decays():
@@ -25,3 +25,10 @@ def test_progress_may_be_an_array():
     values = exponential(initial=3.0, target=0.0, temperature=0.7, progress=progress, dim=6)
     assert values.shape == (5,)
     assert (np.diff(values) < 0).all()
+
+
+@pytest.mark.parametrize(("name", "temperature"), [("exp", 0.5), ("none", None), ("exponential", None)])
+def test_a_schedule_that_does_not_exist_is_refused(name, temperature):
+    """Any other name was taken for the exponential schedule."""
+    with pytest.raises(ValueError, match="schedule must be 'linear', or 'exponential' with a temperature"):
+        scheduled(name, initial=1.0, target=0.0, temperature=temperature, progress=0.1, dim=2)

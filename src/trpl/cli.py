@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from trpl.errors import UsageError
-from trpl.messages import decimals, describe, nearest, program
+from trpl.messages import command_line, decimals, describe, nearest
 from trpl.options import Parser, number, positive_int
 
 
@@ -90,6 +90,7 @@ def overview() -> str:
             "",
             *lines,
             "",
+            "every command takes --plugin FILE.py or --plugin MODULE, which registers methods of your own",
             "start with: trpl train kl HalfCheetah-v4 --steps 200000",
         ]
     )
@@ -172,7 +173,7 @@ def tracking(kind: str | None) -> Any:
 def conclude(result: Any, *, quiet: bool) -> int:
     """Report how a run ended and what to do next; draw its learning curve."""
     if not result.finished:
-        print(f"stopped after epoch {result.epochs}; continue with: {program()} resume {result.folder}")
+        print(f"stopped after epoch {result.epochs}; continue with: {command_line('resume', result.folder)}")
         return exit_code(result.signal)
     from trpl.reports.curve import learning_curve
     from trpl.runs.folder import read_config
@@ -181,10 +182,10 @@ def conclude(result: Any, *, quiet: bool) -> int:
     if not quiet:
         print(f"finished {result.epochs} epoch{'' if result.epochs == 1 else 's'}{mean_return(result)}")
         print(f"run folder      {result.folder}\nlearning curve  {curve}\ndigest          {result.digest}")
-        print(f"evaluate        {program()} evaluate {result.folder}")
-        print(f"watch           {program()} play {result.folder} --video policy.mp4")
+        print(f"evaluate        {command_line('evaluate', result.folder)}")
+        print(f"watch           {command_line('play', result.folder, '--video', 'policy.mp4')}")
         longer = 2 * read_config(result.folder).total_steps
-        print(f"train longer    {program()} resume {result.folder} --steps {longer}")
+        print(f"train longer    {command_line('resume', result.folder, '--steps', longer)}")
     return 0
 
 

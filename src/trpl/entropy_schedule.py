@@ -69,10 +69,14 @@ def scheduled(
 
     Returns:
         The entropy target.
+
+    Raises:
+        ValueError: The schedule does not exist, or the exponential one has no temperature.
     """
     if schedule == "linear":
         return linear(initial=initial, target=target, progress=progress, dim=dim)
-    assert temperature is not None
+    if schedule != "exponential" or temperature is None:
+        raise ValueError(f"schedule must be 'linear', or 'exponential' with a temperature; not {schedule!r}")
     return exponential(initial=initial, target=target, temperature=temperature, progress=progress, dim=dim)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import errno
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -145,6 +146,18 @@ def program() -> str:
     if os.path.basename(called) != "trpl" or not os.path.exists(called):
         return "trpl"
     return "trpl" if found is not None and os.path.samefile(found, called) else called
+
+
+def command_line(*words: object) -> str:
+    """Write a command of `trpl` for the caller's shell.
+
+    Args:
+        *words: Its arguments, quoted where they need it, such as paths with spaces.
+
+    Returns:
+        The command.
+    """
+    return shlex.join([program(), *map(str, words)])
 
 
 def describe(error: Exception) -> str:

@@ -134,10 +134,10 @@ def _add_setting(group: Any, name: str, field: dataclasses.Field, kind: type) ->
 
 
 class Pairs(argparse.Action):
-    """Parses KEY=VALUE arguments; a value is JSON if it parses, else text."""
+    """Parses KEY=VALUE arguments, given at once or one by one; a value is JSON if it parses, else text."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        found = {}
+        found = dict(getattr(namespace, self.dest, {}))
         for word in values:
             key, equals, text = word.partition("=")
             if not equals or not key:

@@ -38,6 +38,11 @@ def test_claims_are_decided_by_the_records(made, name):
     assert (GENERATED / file).read_text() == text, "run python docs/make_claims.py"
 
 
+def test_the_audit_of_runs_that_learn_is_that_of_the_records(made):
+    text = "\n".join(made("make_bounds").healthy()) + "\n"
+    assert (GENERATED / "healthy.md").read_text(encoding="utf-8") == text, "run python docs/make_bounds.py"
+
+
 def test_every_claim_stands_on_the_page(made):
     letters = [claim.letter for claim in made("make_claims").claims()]
     assert letters == list("abcdefghij")

@@ -177,6 +177,41 @@ def test_actions_that_are_no_class_are_refused(framework, action):
         trpl.log_prob(trpl.Categorical(array([[1.0, 2.0, 3.0]])), array([action]))
 
 
+def test_distances_between_different_policies_are_refused():
+    """With as many states as actions a diagonal and a full covariance broadcast, and so does a single class."""
+    diagonal, full = (
+        trpl.DiagGaussian(np.zeros((3, 3)), np.ones((3, 3))),
+        trpl.FullGaussian(np.zeros((3, 3)), np.eye(3)),
+    )
+    for distance in (trpl.kl, trpl.kl_parts, trpl.wasserstein_parts, trpl.frobenius_parts, trpl.gaussians.kl_cov):
+        for pair in ((diagonal, full), (full, diagonal)):
+            with pytest.raises(ValueError, match=r"the new policy is a .*Gaussian and the old one a .*Gaussian"):
+                distance(*pair)
+    with pytest.raises(ValueError, match="old policy has 1 classes, new policy has 3"):
+        trpl.kl(trpl.Categorical(np.zeros((2, 3))), trpl.Categorical(np.zeros((2, 1))))
+    with pytest.raises(ValueError, match="has the parts DiagGaussian and old DiagGaussian, FullGaussian"):
+        trpl.kl(trpl.Product((diagonal,)), trpl.Product((diagonal, full)))
+
+
+@pytest.mark.parametrize("framework", ["NumPy", "PyTorch"])
+def test_actions_between_two_classes_are_refused(framework):
+    array = np.asarray if framework == "NumPy" else torch.tensor
+    policy = trpl.Categorical(array([[1.0, 2.0, 3.0]]))
+    assert trpl.log_prob(policy, array([1.0])) == trpl.log_prob(policy, array([1]))
+    with pytest.raises(ValueError, match=r"classes are whole numbers; an action is 1\.5"):
+        trpl.log_prob(policy, array([1.5]))
+
+
+@pytest.mark.parametrize("action", [-0.1, 1.5, math.nan])
+def test_actions_outside_of_the_interval_of_a_beta_are_refused(action):
+    """Where values are not concrete the density is NaN; it was that of an end, +inf for α below 1."""
+    shapes = [2.0, 0.5], [1.0, 2.0]
+    policy, x = trpl.Beta(*map(torch.tensor, shapes)), torch.tensor([0.5, action])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        trpl.log_prob(policy, x)
+    assert torch.func.vmap(lambda x: trpl.log_prob(policy, x))(x[None]).isnan().all()
+
+
 def test_density_of_a_beta_at_the_ends_of_its_interval():
     shapes = [(2.0, 1.0), (1.0, 1.0), (2.0, 3.0), (0.5, 2.0)]
     for x in (0.0, 1.0):
@@ -191,3 +226,11 @@ def test_an_independent_categorical_without_event_dimensions():
     old = torch.distributions.Independent(torch.distributions.Categorical(logits=torch.zeros(1, 2)), 0)
     projected = trpl.torch.JointKLProjection(0.01)(made, old)
     assert torch.distributions.kl_divergence(projected.base_dist, old.base_dist) == pytest.approx(0.01, rel=1e-5)
+
+
+@every_engine
+def test_policies_of_two_families_have_no_kl(e, array):
+    """Logits of both kinds have one shape, and the KL was a number."""
+    logits = array([[0.1, 0.2]])
+    with pytest.raises(ValueError, match="the new policy is a Categorical and the old one a Bernoulli"):
+        trpl.kl(trpl.Categorical(logits), trpl.Bernoulli(logits))

@@ -181,6 +181,29 @@ def test_penalty_and_audit(kind):
         assert_allclose(found.numpy(), between, rtol=1e-10, atol=1e-12)
 
 
+@every_kind
+@pytest.mark.parametrize("single", ["predicted", "old"])
+def test_one_policy_serves_a_batch(kind, single):
+    """Around one old policy, or for one prediction, projection and audit are those of copies; the steps are large."""
+    num, bound = 6, 0.5
+    p, q = ([torch.as_tensor(x) for own in kind.draw(num, seed=seed, size=3.0) for x in own] for seed in (0, 1))
+    wide = {"predicted": p, "old": q}
+    wide[single] = [x[:1].expand_as(x) for x in wide[single]]
+    narrow = wide | {single: [x[0] for x in wide[single]]}
+    layer, found = trpl.torch.JointKLProjection(bound), []
+    for given in (wide, narrow):
+        predicted, old = kind.unflatten(given["predicted"]), kind.unflatten(given["old"])
+        for context in (contextlib.nullcontext(), without_numpy()):
+            with context:
+                projected = layer(predicted, old)
+                audit = layer.audit(predicted, projected, old)
+            found.append([*kind.arrays(projected), audit.mean_multiplier, audit.before.mean, audit.after.mean])
+    assert (found[0][-3] > 0.0).any()
+    for first, *others in zip(*found, strict=True):
+        for x in others:
+            torch.testing.assert_close(x, first, rtol=1e-8, atol=1e-10)
+
+
 def test_two_classes_have_no_gradient_on_the_bound():
     kind = BY_NAME["two-classes"]
     p, q = policies(kind, torch.as_tensor, num=50)
@@ -285,6 +308,16 @@ def test_an_entropy_out_of_reach_is_refused():
     p, q = policies(BY_NAME["categorical"], torch.as_tensor)
     with pytest.raises(ValueError, match=r"no policy within the bound .* at most"):
         trpl.torch.JointKLProjection(1e-3)(p, q, min_entropy=1.6)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"), [([0.9, 0.2], "1 states.* at most 0.693147"), ([0.6931, 0.0], "1 states.* at least 0.1886")]
+)
+def test_an_entropy_out_of_reach_is_compared_with_its_own_state(target, words):
+    """Of a uniform policy, log 2 at most, and a sharp one with entropy 0.2: only the state that cannot is meant."""
+    old = trpl.Categorical(torch.tensor([[0.0, 0.0], [2.95, 0.0]], dtype=torch.float64))
+    with pytest.raises(ValueError, match=words):
+        trpl.torch.JointKLProjection(1e-4)(old, old, entropy=torch.tensor(target, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-4])

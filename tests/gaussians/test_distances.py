@@ -9,7 +9,7 @@ from scipy.stats import multivariate_normal
 import reference
 from frameworks import FRAMEWORKS, Torch, policies, torch
 from generators import close_pair, gentle_pair, hard_pairs
-from trpl import DiagGaussian, entropy, frobenius_parts, kl_parts, log_prob, wasserstein_parts
+from trpl import DiagGaussian, FullGaussian, entropy, frobenius_parts, kl_parts, log_prob, wasserstein_parts
 
 mpmath = pytest.importorskip("mpmath")
 pytestmark = pytest.mark.usefixtures("x64")
@@ -135,3 +135,11 @@ def test_shape_properties():
     assert (p.dim, p.batch_shape, p.shares_covariance) == (3, (2, 3), False)
     assert p.with_scale(p.chol[0, 0]).shares_covariance
     assert not type(p)(*(x.requires_grad_() for x in p)).detached().chol.requires_grad
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_two_structures_have_no_distance(metric):
+    """A mean of 2 entries and factors of 2 × 2 broadcast, to NaN or infinity."""
+    diag, full = DiagGaussian(np.zeros((4, 2)), np.ones(2)), FullGaussian(np.zeros((4, 2)), np.eye(2))
+    with pytest.raises(ValueError, match="the new policy is a DiagGaussian and the old one a FullGaussian"):
+        METRICS[metric](diag, full)

@@ -232,6 +232,7 @@ def test_what_does_not_fit_is_said():
         "hidden states": lambda: score_kept(hidden[..., :-1], head, ids),
         "bias": lambda: score_kept(hidden, head._replace(bias=head.bias[1:]), ids),
         "batch shape": lambda: score_kept(hidden, head, ids[1:]),
+        "no id is kept": lambda: score_kept(hidden, head, ids[..., :0]),
         "outside 0…49": lambda: choose_kept(hidden, head, sampled + VOCABULARY),
         "outside -1…49": lambda: score_kept(hidden, head, torch.cat((ids, ids - 60), -1)),
         "twice for": lambda: score_kept(hidden, head, torch.cat((ids, ids[..., :1]), -1)),

@@ -62,6 +62,7 @@ def test_what_does_not_fit_is_said():
         "twice for": lambda: score_kept(logits, jnp.stack((sampled, sampled), -1)),
         "outside 0…19": lambda: choose_kept(logits, sampled + VOCABULARY),
         "batch shape": lambda: score_kept(logits, sampled),
+        "no id is kept": lambda: score_kept(logits, sampled[..., None][..., :0]),
         "integers": lambda: score_kept(logits, sampled[..., None] * 1.0),
     }.items():
         with pytest.raises(ValueError, match=words):

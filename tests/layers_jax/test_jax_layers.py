@@ -84,6 +84,22 @@ def test_eager_equals_compiled(kind, x64):
         assert_allclose(one, other, rtol=1e-12, atol=1e-14)
 
 
+@every_layer
+def test_weakly_typed_arrays_from_outside_of_x64_stay_float32(layer, request):
+    """`jnp.full` with a Python number is weakly typed: beside another one it has the default dtype, here float64."""
+    old = DiagGaussian(jnp.zeros((4, 3)), jnp.full((4, 3), 1.0))
+    predicted = DiagGaussian(jnp.full((4, 3), 1.0), jnp.full((4, 3), 0.5))
+    layer = jax.tree.map(jnp.asarray, layer)
+    assert all(x.weak_type for x in (*predicted, *jax.tree.leaves(layer)))
+    pullback = jax.jit(lambda p, layer: jax.vjp(lambda p, layer: layer(p, old), p, layer)[1](p))
+    expected = *layer(predicted, old), *jax.tree.leaves(pullback(predicted, layer))
+    request.getfixturevalue("x64")
+    found = *layer(predicted, old), *jax.tree.leaves(pullback(predicted, layer))
+    assert {str(x.dtype) for x in found} == {"float32"}
+    for x, y in zip(found, expected, strict=True):
+        assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
 @every_kind
 def test_without_x64_everything_is_float32(kind):
     assert not jax.config.jax_enable_x64

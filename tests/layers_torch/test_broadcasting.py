@@ -59,6 +59,33 @@ def test_one_of_them_serves_a_batch(case, kind):
             torch.testing.assert_close(x, y, rtol=1e-8, atol=1e-10, msg=lambda m, shared=shared: f"{shared}: {m}")
 
 
+@every_kind
+@every_case
+@pytest.mark.parametrize("shapes", [((NUM,), (1,)), ((1,), (NUM,)), ((), (NUM,)), ((2, NUM), (NUM,))], ids=str)
+def test_policies_of_different_batch_shapes_give_a_policy(case, kind, shapes):
+    """Mean and covariance of one batch, as penalty and audit ask; one part may be inside and another outside."""
+    core = {"diag": 1, "full": 2}[kind]
+    layer, make = case.make(framework, 0.5, 0.01), TYPES[kind]
+    for shared, (mean, scale) in itertools.product(
+        itertools.product([False, True], repeat=2), [(0.1, 0.5), (3.0, 0.5), (3.0, 1.0), (0.1, 1.0)]
+    ):
+        p, q = (
+            make(
+                torch.full((*batch, 2), m, dtype=torch.float64),
+                (s * torch.eye(2, dtype=torch.float64) if core == 2 else s * torch.ones(2, dtype=torch.float64)).expand(
+                    *(() if one else batch), *(2,) * core
+                ),
+            )
+            for batch, one, m, s in zip(shapes, shared, (mean, 0.0), (scale, 1.0), strict=True)
+        )
+        projected = layer(p, q)
+        assert projected.scale.shape[:-core] in ((), projected.mean.shape[:-1])
+        audit = layer.audit(p, projected, q)
+        after = audit.after.mean + audit.after.cov if case.joint else audit.after.mean
+        assert float(after.max()) <= 0.5 * (1 + 1e-8)
+        assert float(layer.penalty(p, projected).min()) >= 0.0
+
+
 def unchanged(call, inputs):
     """The call is the identity, mapped or not, and so is its Jacobian."""
     num = len(call(*inputs))

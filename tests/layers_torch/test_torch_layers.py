@@ -1,5 +1,6 @@
 """What PyTorch users expect of the layers: distributions, modules, vmap, memory, repeated calls."""
 
+import copy
 import gc
 import time
 import weakref
@@ -13,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cases import CASES, KINDS, SEPARATE
 from frameworks import TYPES, Torch, policies
 from generators import gentle_pair
-from trpl import Categorical, ConvergenceError, DiagGaussian, FullGaussian, Product
+from trpl import Categorical, ConvergenceError, DiagGaussian, FullGaussian, Product, entropy, kl, log_prob
 from trpl.torch import FrobeniusProjection, JointKLProjection, KLProjection, WassersteinProjection
 
 framework = Torch()
@@ -59,6 +60,11 @@ def test_distributions_that_are_not_gaussian_policies():
         layer(good, Independent(good.base_dist, 2))
     with pytest.raises(ValueError, match="not a Uniform"):
         layer(torch.distributions.Uniform(torch.zeros(2), torch.ones(2)), good)
+    with pytest.raises(ValueError, match=r"not an Independent\(Uniform\)"):
+        layer(Independent(torch.distributions.Uniform(torch.zeros(2, 3), torch.ones(2, 3)), 1), good)
+    squashed = torch.distributions.TransformedDistribution(good, [torch.distributions.TanhTransform()])
+    with pytest.raises(ValueError, match=r"not a TransformedDistribution; .*integrations\.distributions\.project"):
+        layer(squashed, squashed)
 
 
 def test_shared_distribution_is_expanded_on_the_way_out():
@@ -269,6 +275,34 @@ def test_bounds_of_parts_are_buffers_and_parameters_too():
     torch.testing.assert_close(torch.func.grad(mean)(bound), 0.5 * bound**-0.5)
 
 
+def test_bounds_of_parts_may_be_assigned():
+    """As on a schedule; they are then the layer's, as a single bound would be."""
+    one = torch.ones(3, 2)
+    predicted, old = (
+        Product((Categorical(torch.tensor([x, 0.0]) * one), DiagGaussian(x * one, one))) for x in (3.0, 0.0)
+    )
+
+    def distances(layer):
+        found = layer(predicted, old).parts
+        return [kl(p, q)[0].item() for p, q in zip(found, old.parts, strict=True)]
+
+    layer = JointKLProjection((0.04, torch.tensor(0.01)))
+    for bounds in (
+        (0.02, 0.03),
+        [torch.tensor(0.05), 0.06],
+        (torch.tensor(0.01), torch.nn.Parameter(torch.tensor(0.02))),
+    ):
+        layer.bound = bounds
+        assert distances(layer) == pytest.approx([torch.as_tensor(x).item() for x in bounds], rel=1e-4)
+        assert set(layer.state_dict()) == {f"bound_{i}" for i, x in enumerate(bounds) if isinstance(x, torch.Tensor)}
+    assert distances(copy.deepcopy(layer)) == distances(layer)
+    layer.bound = 0.03
+    assert not layer.state_dict()
+    assert sum(distances(layer)) == pytest.approx(0.03, rel=1e-4)
+    layer.bound = (0.01, 0.02)
+    assert distances(torch.compile(layer, fullgraph=True, backend="aot_eager")) == distances(layer)
+
+
 def test_compiled_an_excess_that_overflows_is_nan():
     """Not the prediction; equal policies, whose root is 0/0, stay."""
     old = DiagGaussian(torch.zeros(2, 3), torch.ones(2, 3))
@@ -331,6 +365,41 @@ def test_compile_fullgraph(name, kind):
         store.extend([*projected, *torch.autograd.grad(total(projected), scale)])
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("layer", "batch"), [(KLProjection(0.03, 1e-3), ()), (FrobeniusProjection(0.03, 1e-3), (4,))])
+def test_a_loss_around_full_covariances_is_one_graph(layer, batch):
+    """Penalty, log-density, entropy and KL are traced with the layer; one covariance for all states, and one per state.
+
+    Dynamo refuses a call that it cannot trace before any code is generated, so the backend generates none.
+    """
+    chol = torch.eye(2).expand(*batch, 2, 2)
+    old = FullGaussian(torch.zeros(4, 2), chol)
+    actions = torch.linspace(-1.0, 1.0, 8).reshape(4, 2)
+
+    def loss(mean, chol):
+        predicted = FullGaussian(mean, chol)
+        projected = layer(predicted, old)
+        surrogate = log_prob(projected, actions) + entropy(projected)
+        return (layer.penalty(predicted, projected) + kl(predicted, old) - surrogate).mean()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(old.mean + 1.0, 1.2 * chol), loss(old.mean + 1.0, 1.2 * chol))
+
+
+def test_a_loss_around_a_product_is_one_graph():
+    layer, classes = JointKLProjection(0.05), torch.tensor([0, 1, 2, 0])
+    old = Product((DiagGaussian(torch.zeros(4, 2), torch.ones(4, 2)), Categorical(torch.zeros(4, 3))))
+
+    def loss(mean, logits):
+        predicted = Product((DiagGaussian(mean, old.parts[0].std), Categorical(logits)))
+        projected = layer(predicted, old)
+        return (layer.penalty(predicted, projected) - log_prob(projected, (old.parts[0].mean, classes))).mean()
+
+    torch._dynamo.reset()
+    given = torch.ones(4, 2), torch.linspace(-1.0, 1.0, 12).reshape(4, 3)
+    torch.testing.assert_close(torch.compile(loss, fullgraph=True, backend="eager")(*given), loss(*given))
 
 
 @compiles

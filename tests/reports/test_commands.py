@@ -16,14 +16,16 @@ def test_report_says_where_the_page_is(tmp_path, capsys):
 
 
 def test_unlike_runs_end_in_one_line(tmp_path, capsys):
-    for seed in range(2):
-        write_run(tmp_path / str(seed), run_config("kl", "Hopper-v4", seed, 30, regression_weight=float(seed)))
+    """The advice has what every run needs, not only the first two."""
+    unlike = ({}, {"regression_weight": 1.0}, {"mean_bound": 0.1})
+    for seed, settings in enumerate(unlike):
+        write_run(tmp_path / str(seed), run_config("kl", "Hopper-v4", seed, 30, **settings))
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert error.startswith("trpl: runs of kl on Hopper-v4 cannot be averaged")
-    assert error.endswith("tell them apart with --by regression_weight.\n")
+    assert error.endswith("tell them apart with --by mean_bound --by regression_weight.\n")
     assert error.count("\n") == 1
-    options = ["--by", "regression_weight", "--no-figures", "--out", str(tmp_path / "out")]
+    options = ["--by", "mean_bound", "--by", "regression_weight", "--no-figures", "--out", str(tmp_path / "out")]
     assert main(["report", str(tmp_path), *options]) == 0
 
 

@@ -8,25 +8,28 @@ from worlds import LinearActor
 
 from trpl.rollouts import Collector, ObservationNormaliser
 from trpl.rollouts.batches import make_environments
+from trpl.rollouts.rounds import Round
 
 
 def test_sync_steps_write_where_they_are_told_and_hand_over_last_observations():
     environments = make_environments("test/Terminates-v0", num_envs=2, seed=0)
-    observations = environments.begin()
-    arrays = {
-        "observations": observations,
-        "rewards": np.zeros(2),
-        "terminated": np.zeros(2, bool),
-        "truncated": np.zeros(2, bool),
-    }
+    step = Round(
+        actions=np.zeros((2, 1), np.float32),
+        observations=environments.begin(),
+        rewards=np.zeros(2),
+        terminated=np.zeros(2, bool),
+        truncated=np.zeros(2, bool),
+        ended=[],
+    )
     for _ in range(3):
-        assert environments.step(np.zeros((2, 1), np.float32), **arrays) == []
-    ended = environments.step(np.zeros((2, 1), np.float32), **arrays)
-    assert [(n, last[0]) for n, last in ended] == [(0, 4.0), (1, 4.0)]
-    np.testing.assert_array_equal(observations[:, 0], [0.0, 0.0])
-    np.testing.assert_array_equal(arrays["rewards"], [4.0, 4.0])
-    assert arrays["terminated"].all()
-    assert not arrays["truncated"].any()
+        environments.step(step)
+        assert step.ended == []
+    environments.step(step)
+    assert [(n, last[0]) for n, last in step.ended] == [(0, 4.0), (1, 4.0)]
+    np.testing.assert_array_equal(step.observations[:, 0], [0.0, 0.0])
+    np.testing.assert_array_equal(step.rewards, [4.0, 4.0])
+    assert step.terminated.all()
+    assert not step.truncated.any()
 
 
 def test_unknown_vectorisations_are_refused():

@@ -19,7 +19,12 @@ def assert_identical(first: Rollout, second: Rollout):
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize(
     ("env_id", "terminated", "truncated"),
-    [("test/Terminates-v0", 1, 0), ("test/Truncates-v0", 0, 1), ("test/Both-v0", 1, 1)],
+    [
+        ("test/Terminates-v0", 1, 0),
+        ("test/Truncates-v0", 0, 1),
+        ("test/Both-v0", 1, 1),
+        ("test/Reuses-v0", 0, 1),  # the next episode overwrites its last observation
+    ],
 )
 def test_endings_are_kept_apart_and_the_last_observation_is_the_true_one(env_id, terminated, truncated, num_envs):
     rollout = collector_of(env_id, num_envs=num_envs).collect(LinearActor(2, 1), num_steps=10, iteration=0)

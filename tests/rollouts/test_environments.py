@@ -1,10 +1,13 @@
 import json
 import sys
+from decimal import Decimal
+from fractions import Fraction
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import worlds
+from gymnasium.wrappers import TimeLimit
 
 from trpl.errors import FaultyEnvironmentError, ReplayError, UnknownEnvironmentError
 from trpl.rollouts import Collector, Environment, environments, make_environment
@@ -19,6 +22,7 @@ from trpl.rollouts.task_spec import Task
         ("inf observation", r"observation is not finite at index \[0\]"),
         ("nan reward", "reward is nan"),
         ("no reward", "reward is None"),
+        ("huge reward", "reward is 1000"),
         ("shape", r"observation has shape \(1,\), its space has \(2,\)"),
         ("type", "observation is a dict"),
     ],
@@ -87,6 +91,24 @@ def test_a_step_that_returns_something_else(returned, words, monkeypatch):
     monkeypatch.setattr(environment, "_step", lambda action: returned)
     with pytest.raises(FaultyEnvironmentError, match=words):
         environment.step(np.zeros(1))
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.array, int, Fraction, Decimal])
+def test_rewards_of_any_type_are_summed_in_double_precision(kind, monkeypatch):
+    environment = Environment("test/Endless-v0", seed=0)
+    environment.begin()
+    monkeypatch.setattr(environment, "_step", lambda action: (np.zeros(2), kind(2.0), False, False, {}))
+    assert type(environment.step(np.zeros(1))[1]) is float
+
+
+def test_the_shortest_of_several_time_limits_holds(monkeypatch):
+    for limits in ((3, 20), (20, 3)):
+        limited = TimeLimit(TimeLimit(worlds.Counter(), limits[0]), limits[1])
+        spec = gym.envs.registration.EnvSpec("test/Limited-v0", lambda env=limited, **_: env)
+        monkeypatch.setitem(gym.registry, "test/Limited-v0", spec)
+        environment = Environment("test/Limited-v0", seed=0)
+        environment.begin()
+        assert [environment.step(np.zeros(1))[3] for _ in range(3)] == [False, False, True]
 
 
 def test_an_environment_that_exits_does_not_end_the_process_in_silence(monkeypatch):

@@ -66,6 +66,8 @@ class Broken(Counter):
                     observation[0] = np.inf
                 case "nan reward":
                     reward = np.nan
+                case "huge reward":
+                    reward = 10**400
                 case "no reward":
                     reward = None
                 case "shape":
@@ -91,6 +93,18 @@ class Meddles(Counter):
     def step(self, action):
         action[:] = 7.0
         return super().step(action)
+
+
+class Reuses(Counter):
+    """Writes every observation into the same array."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.array = np.zeros(2)
+
+    def _observation(self):
+        self.array[:] = super()._observation()
+        return self.array
 
 
 class Falls(Counter):
@@ -125,6 +139,7 @@ def register() -> None:
         "Drift": lambda **kw: Drift(truncate_at=50, **kw),
         "Forgetful": lambda **kw: Forgetful(truncate_at=50, **kw),
         "Meddles": Meddles,
+        "Reuses": lambda **kw: Reuses(truncate_at=4, **kw),
     }.items():
         if f"test/{name}-v0" not in gym.registry:
             gym.register(f"test/{name}-v0", entry)

@@ -1,6 +1,7 @@
 """Going on: with other versions, for longer, from another run, from the best checkpoint; and how a run is stopped."""
 
 import json
+import shutil
 import signal
 import time
 
@@ -49,6 +50,16 @@ def test_other_versions_are_refused_and_recorded(tmp_path, monkeypatch):
     assert resume(result.folder, progress=False).finished  # nothing is left to compute, so nothing can differ
 
 
+def test_another_processor_is_noted_and_recorded(tmp_path, monkeypatch, capsys):
+    _, result = half_done(tmp_path)
+    before = folder.processor()
+    monkeypatch.setattr(folder, "processor", lambda: "Abacus 3")
+    assert main(["resume", str(result.folder)]) == 0
+    assert f"note: the run was computed on another processor ({before}, now Abacus 3)" in capsys.readouterr().err
+    stretches = json.loads((result.folder / "config.json").read_text())["stretches"]
+    assert [part["processor"] for part in stretches] == [before, "Abacus 3"]
+
+
 def test_longer_than_planned(tmp_path):
     """Evaluations of both stretches are kept, and the record has the new budget."""
     config = tiny.config(eval_every=3, total_steps=32 * 30)
@@ -88,6 +99,18 @@ def test_a_warm_start_begins_where_the_other_run_ended(finished, tmp_path):
     np.testing.assert_allclose(new.shift, old.shift, atol=0.1)
     with pytest.raises(CheckpointError, match="does not fit this run's policy"):
         train(config.replace(hidden_sizes=(5,)), tmp_path / "other", progress=False)
+
+
+def test_a_warm_start_resumes_without_the_run_it_started_from(finished, tmp_path, monkeypatch):
+    _, result = finished
+    shutil.copytree(result.folder, tmp_path / "source")
+    monkeypatch.chdir(tmp_path)
+    whole = train(tiny.config(warm_start="source"), tmp_path / "whole", progress=False)
+    half_done(tmp_path, warm_start="source")
+    shutil.rmtree(tmp_path / "source")
+    resumed = resume(tmp_path / "run", progress=False)
+    assert resumed.finished
+    assert resumed.digest == whole.digest
 
 
 def test_the_best_checkpoint_is_that_of_the_best_evaluation(finished):

@@ -1,16 +1,18 @@
 """Environments that hang: noticed from outside, at no cost per step."""
 
+import re
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
 import tiny
 from trpl.errors import ConfigError, FaultyEnvironmentError
-from trpl.rollouts import Environment
+from trpl.rollouts import Environment, batches
 from trpl.runs import folder as files
 from trpl.runs import guard
 from trpl.runs.run import resume, train
@@ -31,8 +33,6 @@ class Hanging(tiny.Point):
 
 @pytest.fixture
 def hanging(monkeypatch):
-    import gymnasium as gym
-
     monkeypatch.setitem(gym.registry, "test/Hanging-v0", gym.envs.registration.EnvSpec("test/Hanging-v0", Hanging))
     return "test/Hanging-v0"
 
@@ -53,6 +53,27 @@ def test_a_hanging_environment_is_interrupted_where_it_hangs(hanging, tmp_path):
     )
     assert "--env-timeout" in str(raised.value)
     assert time.monotonic() - started > 0.3
+
+
+class HangingElsewhere(tiny.Point):
+    """Hangs at the third step, in any thread but the main one."""
+
+    def step(self, action):
+        while self.steps == 2 and threading.current_thread() is not threading.main_thread():
+            time.sleep(0.01)
+        time.sleep(0.002)  # gives every thread an environment
+        return super().step(action)
+
+
+def test_a_run_whose_environment_hangs_in_another_thread_ends_and_names_it(monkeypatch, tmp_path):
+    spec = gym.envs.registration.EnvSpec("test/Elsewhere-v0", HangingElsewhere)
+    monkeypatch.setitem(gym.registry, "test/Elsewhere-v0", spec)
+    monkeypatch.setattr(batches, "num_cores", lambda: 2)
+    settings = tiny.config(env_id="test/Elsewhere-v0", env_timeout=1.0, num_envs=2, vectorisation="threads")
+    with pytest.raises(FaultyEnvironmentError) as raised:
+        train(settings, tmp_path / "run", progress=False)
+    words = r"test/Elsewhere-v0 \(environment [01]\), episode \d, step 3 has not answered for 1 s, in test_watchdog.py"
+    assert re.match(words, str(raised.value))
 
 
 def test_a_run_ends_with_what_is_saved_and_how_to_go_on(hanging, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from trpl.errors import ConfigError
@@ -17,6 +18,13 @@ REFUSED = [
     ("kl", {"learning_rate": float("nan")}, "learning_rate must be a finite number"),
     ("kl", {"policy_epochs": 0}, "policy_epochs must be at least 1, not 0"),
     ("kl", {"policy_epochs": 2.5}, "policy_epochs must be a whole number, not 2.5"),
+    ("kl", {"total_steps": 1e13}, "total_steps must be at most 1e"),
+    (
+        "kl",
+        {"env_kwargs": {"track": {1, 2}}},
+        r"'track' in env_kwargs must be something that JSON can hold.*not \{1, 2\}",
+    ),
+    ("kl", {"env_kwargs": {1: 2}}, "env_kwargs must be values by name, and 1 is not text"),
     ("kl", {"contextual": 1}, "contextual must be true or false, not 1"),
     ("kl", {"hidden_sizes": (64, 0)}, "hidden_sizes must be at least 1, not 0"),
     ("kl", {"hidden_sizes": ()}, "hidden_sizes must be one or more whole numbers"),
@@ -42,6 +50,22 @@ REFUSED = [
 def test_refused_with_what_was_wanted(method, overrides, message):
     with pytest.raises(ConfigError, match=message):
         preset(method, "HalfCheetah-v4", **overrides)
+
+
+def test_numbers_of_numpy_and_whole_floats():
+    given = {"seed": np.int64(3), "discount": np.float64(0.5), "hidden_sizes": np.array([8, 4]), "total_steps": 1e6}
+    config = preset("kl", "Hopper-v4", contextual=np.True_, env_kwargs={"g": np.float32(0.5)}, **given)
+    assert config == preset(
+        "kl",
+        "Hopper-v4",
+        seed=3,
+        discount=0.5,
+        hidden_sizes=(8, 4),
+        total_steps=10**6,
+        contextual=True,
+        env_kwargs={"g": 0.5},
+    )
+    assert config_from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
 def test_json_and_back():

@@ -87,6 +87,13 @@ def test_what_a_file_cannot_say(tmp_path, text, message):
         planned_runs(toml(tmp_path, text))
 
 
+def test_files_of_windows(tmp_path):
+    """With its line endings, and the mark that Notepad puts at the beginning."""
+    path = tmp_path / "plan.toml"
+    path.write_bytes(b'\xef\xbb\xbfmethods = ["kl"]\r\ntasks = ["Ant-v4"]\r\n[settings]\r\ndiscount = 0.5\r\n')
+    assert [run.config.discount for run in planned_runs(path)] == [0.5]
+
+
 def test_unknown_sweep_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'mujoco'"):
         planned_runs("mujocco")

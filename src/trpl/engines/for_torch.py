@@ -122,3 +122,7 @@ def torch_engine(*, concrete: bool = True) -> Engine:
         made: list[Engine[Tensor]] = [TorchEngine(concrete=False), TorchEngine(concrete=True)]
         _TORCH.extend(cast("list[Engine]", made))
     return _TORCH[concrete]
+
+
+if sys.modules.get("torch"):  # else when a tensor arrives; inside `torch.compile`, Dynamo could not trace the making
+    torch_engine()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar, TypeVarTuple
 
@@ -20,12 +19,9 @@ State = TypeVar("State", bound=tuple)
 Ts = TypeVarTuple("Ts")
 
 
-class _Transpose(Protocol):
-    def __call__(self, x: A, /) -> A: ...
-
-
-mT: _Transpose = operator.methodcaller("swapaxes", -1, -2)
-"""The transpose of the last two axes; NumPy before 2.0 has no `.mT`."""
+def mT(x: A) -> A:
+    """Transpose the last two axes; NumPy before 2.0 has no `.mT`, and Dynamo traces no `operator.methodcaller`."""
+    return x.swapaxes(-1, -2)
 
 
 class Engine(Protocol[A]):

@@ -15,6 +15,7 @@ from trpl.families.categorical import Categorical
 from trpl.families.product import Product
 from trpl.families.protocol import Family, Held, Policy, family_of, is_policy, known_policies, register
 from trpl.families.sparse import SparseCategorical
+from trpl.gaussians.values import check_same_type
 from trpl.types import cast
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ def kl(p: Policy[A], q: Policy[A]) -> A:
     Returns:
         One number per state.
 
+    Raises:
+        ValueError: If the types, or the numbers of actions or classes, differ.
+
     Example:
         >>> import numpy as np
         >>> from trpl import DiagGaussian, kl
@@ -64,7 +68,10 @@ def kl(p: Policy[A], q: Policy[A]) -> A:
         >>> kl(DiagGaussian(old.mean + 1.0, old.std), old)
         array([1., 1., 1.])
     """
-    return cast("A", family_of(p).kl(engine_of(*p.arrays, *q.arrays), p, q))
+    family = family_of(p)
+    check_same_type(p, q)
+    family.check_pair("new policy", p, q)
+    return cast("A", family.kl(engine_of(*p.arrays, *q.arrays), p, q))
 
 
 def entropy(p: Policy[A]) -> A:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from trpl.engines import constants
+from trpl.engines import constants, values_of
 from trpl.errors import ConvergenceError
 from trpl.families.checks import check_finite
 from trpl.families.interpolated import Vectors
@@ -91,14 +91,17 @@ class BetaFamily(Vectors[Beta]):
     def log_prob(self, e: Engine, p: Beta, x: Vector) -> PerState:
         """Compute (α − 1) log x + (β − 1) log(1 − x) − log B(α, β), pairing the large terms of log B with those of x.
 
-        −log B = −R(α) − R(β) + R(α + β) − α log m − β log(1 − m) with the mean m.
+        −log B = −R(α) − R(β) + R(α + β) − α log m − β log(1 − m) with the mean m. NaN for x outside of [0, 1].
         """
         xp = e.xp
+        seen = values_of(x)
+        if seen is not None and not ((seen >= 0.0) & (seen <= 1.0)).all():
+            raise ValueError(f"actions of a Beta are between 0 and 1; these are {seen.min():g} to {seen.max():g}")
         total = p.alpha + p.beta
         rest = gamma_rest(e, total) - gamma_rest(e, p.alpha) - gamma_rest(e, p.beta)
 
         def side(shape: Vector, log_x: Vector) -> Vector:
-            inside = log_x > -math.inf
+            inside = log_x != -math.inf
             log_x = xp.where(inside, log_x, 0.0)
             edge = xp.where(shape > 1.0, -math.inf, xp.where(shape < 1.0, math.inf, 0.0))  # (shape − 1) log 0
             return shape * (log_x - xp.log(shape / total)) + xp.where(inside, -log_x, edge)

@@ -132,6 +132,8 @@ class CategoricalFamily(Vectors[Categorical]):
         seen = values_of(x)
         if seen is not None and not ((seen >= 0) & (seen < p.dim)).all():
             raise ValueError(f"classes are 0 to {p.dim - 1}; the actions are {seen.min()} to {seen.max()}")
+        if seen is not None and seen.dtype.kind == "f" and (seen % 1.0).any():
+            raise ValueError(f"classes are whole numbers; an action is {seen[seen % 1.0 > 0.0][0]:g}")
         batch = tuple(x.shape)
         logits = e.xp.broadcast_to(p.logits, (*batch, p.dim)) if batch != p.batch_shape else p.logits
         index = e.xp.astype(x, int) if x.dtype != e.xp.int64 else x  # the framework's index dtype

@@ -120,7 +120,6 @@ class SparseFamily(Interpolated):
 
     def kl(self, e: Engine, p: SparseCategorical, q: SparseCategorical) -> PerState:
         """Compute the KL over kept ids and rest, a lower bound on that over the vocabulary; both keep the same ids."""
-        self.check_pair("new policy", p, q)
         return CATEGORICAL.kl(e, p.lumped, q.lumped)
 
     def entropy(self, e: Engine, p: SparseCategorical) -> PerState:

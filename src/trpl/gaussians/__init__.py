@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trpl.engines import engine_of
 from trpl.gaussians import density, distances
 from trpl.gaussians.distances import Form
-from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts
+from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts, check_same_type
 from trpl.types import cast
 
 if TYPE_CHECKING:
@@ -89,10 +89,13 @@ def kl_parts(p: Gaussian[A], q: Gaussian[A]) -> Parts[A]:
 
     Args:
         p: The new policy.
-        q: The old policy.
+        q: The old policy, of the same type.
 
     Returns:
         mean = ½ (μ_p − μ_q)ᵀ Σ_q⁻¹ (μ_p − μ_q) and cov = ½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|).
+
+    Raises:
+        ValueError: If the two are of different types.
 
     Example:
         >>> import numpy as np
@@ -101,6 +104,7 @@ def kl_parts(p: Gaussian[A], q: Gaussian[A]) -> Parts[A]:
         >>> parts.mean, parts.cov.round(4)
         (array([1.5, 1.5]), ...0.9544...)
     """
+    check_same_type(p, q)
     return cast("Parts[A]", distances.kl_parts(engine_of(*p, *q), p, q))
 
 
@@ -109,11 +113,15 @@ def kl_cov(p: Gaussian[A], q: Gaussian[A]) -> A:
 
     Args:
         p: The first Gaussians.
-        q: The second Gaussians, of the same kind.
+        q: The second Gaussians, of the same type.
 
     Returns:
         One number per state.
+
+    Raises:
+        ValueError: If the two are of different types.
     """
+    check_same_type(p, q)
     return cast("A", distances.kl_cov(engine_of(*p, *q), p, q))
 
 
@@ -122,12 +130,15 @@ def wasserstein_parts(p: Gaussian[A], q: Gaussian[A], *, scaled: bool = True, fo
 
     Args:
         p: The new policy.
-        q: The old policy.
+        q: The old policy, of the same type.
         scaled: Whether both parts are in units of Σ_q, as in the projections.
         form: "commuting", as in the paper, exact if the covariances commute; or "exact". Diagonal ones commute.
 
     Returns:
         The mean part, Mahalanobis or |μ_p − μ_q|², and the covariance part.
+
+    Raises:
+        ValueError: If the two are of different types.
 
     Example:
         >>> import numpy as np
@@ -135,6 +146,7 @@ def wasserstein_parts(p: Gaussian[A], q: Gaussian[A], *, scaled: bool = True, fo
         >>> wasserstein_parts(DiagGaussian(np.ones(2), np.full(2, 0.5)), DiagGaussian(np.zeros(2), np.ones(2)))
         Parts(mean=...2.0..., cov=...0.5...)
     """
+    check_same_type(p, q)
     return cast("Parts[A]", distances.wasserstein_parts(engine_of(*p, *q), p, q, scaled=scaled, form=form))
 
 
@@ -143,11 +155,14 @@ def frobenius_parts(p: Gaussian[A], q: Gaussian[A], *, whitened: bool = False) -
 
     Args:
         p: The new policy.
-        q: The old policy.
+        q: The old policy, of the same type.
         whitened: Whether the difference of covariances is whitened by q.
 
     Returns:
         The Mahalanobis distance of the means, and ‖Σ_p − Σ_q‖²_F or ‖L_q⁻¹(Σ_p − Σ_q)L_q⁻ᵀ‖²_F.
+
+    Raises:
+        ValueError: If the two are of different types.
 
     Example:
         >>> import numpy as np
@@ -155,4 +170,5 @@ def frobenius_parts(p: Gaussian[A], q: Gaussian[A], *, whitened: bool = False) -
         >>> frobenius_parts(DiagGaussian(np.ones(2), np.full(2, 0.5)), DiagGaussian(np.zeros(2), np.ones(2)))
         Parts(mean=...2.0..., cov=...1.125...)
     """
+    check_same_type(p, q)
     return cast("Parts[A]", distances.frobenius_parts(engine_of(*p, *q), p, q, whitened=whitened))

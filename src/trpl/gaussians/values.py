@@ -148,3 +148,17 @@ class Parts(NamedTuple, Generic[A_co]):
 
     mean: Float[A_co, ...]
     cov: Float[A_co, ...]
+
+
+def check_same_type(p: object, q: object) -> None:
+    """Refuse two policies of different types: their arrays may broadcast, and a distance of them means nothing.
+
+    Args:
+        p: The new policy.
+        q: The old policy.
+
+    Raises:
+        ValueError: If the types differ.
+    """
+    if type(p) is not type(q):
+        raise ValueError(f"the new policy is a {type(p).__name__} and the old one a {type(q).__name__}; use one type")

@@ -23,7 +23,11 @@ from trpl.implicit.problems import NO_SECOND, Problem, pulled_back
 def attach(problem: Problem, inputs: Sequence[Any]) -> tuple[jax.Array, ...]:
     """See `trpl.implicit.attach`."""
     dtype = inputs[0].dtype
-    arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x, dtype=dtype) for x in inputs]
+    # inside `enable_x64` a weakly typed float32 array from outside becomes float64 beside a Python number
+    widens = dtype != jnp.result_type(float)
+    arrays = [
+        jnp.asarray(x, dtype=dtype) if not isinstance(x, jax.Array) or (widens and x.weak_type) else x for x in inputs
+    ]
     look = problem.check and jax_is_concrete(arrays)
     if look:
         with np.errstate(all="ignore"):

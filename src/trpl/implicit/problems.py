@@ -149,7 +149,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     Raises:
         ValueError: If the shapes do not broadcast.
     """
-    depth = max(map(len, shapes), default=0)
+    depth = max([0, *map(len, shapes)])  # Dynamo does not trace `default=`
     common = [1] * depth
     for shape in shapes:
         for i, size in enumerate(shape, depth - len(shape)):

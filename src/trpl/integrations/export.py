@@ -192,7 +192,7 @@ def from_checkpoint(folder: Path) -> Deployable:
 
 
 def observations_to_check(policy: Deployable, rng: np.random.Generator) -> np.ndarray:
-    """Draw observations distributed as in training, and three times as far out."""
+    """Draw observations around the normaliser's mean, with three times its standard deviation."""
     noise = 3.0 * rng.standard_normal((NUM_CHECKED, policy.obs_size))
     if policy.shift is not None and policy.scale is not None:
         noise = policy.shift + policy.scale * noise

@@ -62,7 +62,7 @@ class TRPL(A2CAgent):
     """rl_games' continuous PPO with an exact trust region in place of the clip.
 
     `config: trust_region:` holds the settings of `TrustRegion`; `e_clip` clips only the value loss. An entropy schedule
-    runs over `max_epochs`, or over `max_frames` if that is given.
+    runs over `max_epochs`, or over `max_frames` if epochs are not limited.
 
     Args:
         base_name: See rl_games' agents.

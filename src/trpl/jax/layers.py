@@ -190,8 +190,8 @@ class JointKLProjection(_ByContent, JointLayer[jax.Array]):
     It supports every family. Projected covariances are contextual, even if they were shared before.
 
     Args:
-        bound: Largest KL(projected‖old).
-        min_entropy: A lower bound on each state's entropy; None for no target.
+        bound: Largest KL(projected‖old); for a `Product` also a tuple with one bound per part.
+        min_entropy: A lower bound on each state's entropy; None for no target. With a tuple of bounds, a tuple too.
         entropy_equality: Whether each state has that entropy exactly.
         check: Whether to check values of inputs and results.
 

@@ -71,10 +71,12 @@ def score_kept(logits: Array, ids: Array) -> SparseCategorical[jax.Array]:
         The policy over the kept ids and the rest.
 
     Raises:
-        ValueError: Inconsistent shapes, an id outside the vocabulary, or one that a token keeps twice (outside `jit`).
+        ValueError: Inconsistent shapes, no ids, or (outside `jit`) an id outside the vocabulary or kept twice.
     """
     if ids.shape[:-1] != logits.shape[:-1]:
         raise ValueError(f"ids {ids.shape} must have the batch shape of the logits {logits.shape}")
+    if not ids.shape[-1]:
+        raise ValueError("no id is kept; the sampled token is in place 0")
     _check_ids(ids, logits.shape[-1], lowest=-1)
     _check_ids(ids[..., :1], logits.shape[-1], lowest=0)
     _check_distinct(ids)

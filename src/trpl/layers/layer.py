@@ -14,6 +14,7 @@ from trpl.families.product import parts_of
 from trpl.families.protocol import P
 from trpl.gaussians.values import Gaussian, Parts
 from trpl.implicit import attach
+from trpl.implicit.problems import broadcast_shapes
 from trpl.layers.door import as_bound, check_structure
 from trpl.layers.problems import joint, separate
 from trpl.projections.entropy import control_entropy
@@ -142,7 +143,22 @@ def project(
         projected = control_entropy(projected, *entropy, equality=equality)
         if check:
             _accept(family, projected)
-    return projected
+    return projected if old.batch_shape == batch else _in_one_batch(family, projected)
+
+
+def _in_one_batch(family: GaussianFamily, p: Gaussian) -> Gaussian:
+    """Broadcast mean and covariance, of which policies of different batch shapes left one with fewer axes.
+
+    A covariance without batch axes remains shared.
+    """
+    core = family.cores[1]
+    batch, own = p.batch_shape, tuple(p.scale.shape[: p.scale.ndim - core])
+    if own in ((), batch):
+        return p
+    whole, xp = broadcast_shapes(batch, own), engine_of(*p).xp
+    return family.make(
+        [xp.broadcast_to(x, (*whole, *x.shape[x.ndim - n :])) for x, n in zip(p, family.cores, strict=True)]
+    )
 
 
 def _values(arrays: tuple[Array, ...]) -> list[np.ndarray] | None:

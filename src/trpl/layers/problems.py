@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -171,13 +172,13 @@ def joint(family: Family, held: Held, check: bool) -> Joint:
 def _check_reachable(e: Engine, target: Array, least: Array, greatest: Array, *, equality: bool) -> None:
     """Refuse an entropy that no policy within the bound has."""
     xp = e.xp
-    for wrong, limit, word in (
-        (target > greatest, greatest, "at most"),
-        ((target < least) & equality, least, "at least"),
+    for wrong, limit, strictest, elsewhere, word in (
+        (target > greatest, greatest, xp.min, math.inf, "at most"),
+        ((target < least) & equality, least, xp.max, -math.inf, "at least"),
     ):
         if e.any(wrong):
             count = int(xp.sum(wrong))
-            shown = float(xp.min(limit) if word == "at most" else xp.max(limit))
+            shown = float(strictest(xp.where(wrong, limit, elsewhere)))
             raise ValueError(
                 f"no policy within the bound of the old policy meets the entropy target in {count} states: "
                 f"the entropy there can be {word} {shown:.6g}"

@@ -275,7 +275,7 @@ class CategoricalPath:
         """Take a few fifth-order steps from where the KL's first terms meet the bound."""
         xp = e.xp
         weight, u, reach, *_ = self.centred
-        if u.shape[:-1] != room.shape:
+        if weight.shape[:-1] != room.shape:  # one old policy for several predictions: the change has more rows
             weight, u = (xp.broadcast_to(x, (*room.shape, u.shape[-1])) for x in (weight, u))
             reach = xp.broadcast_to(reach, room.shape)
         quick = Quick(weight, u, reach, room, Cumulants.of(e, weight, u))

@@ -159,13 +159,27 @@ class Policy:
 
     @property
     def obs_size(self) -> int:
+        """The length of an observation."""
         return self.actor.obs_size
 
     @property
     def action_size(self) -> int:
+        """The length of an action as a vector."""
         return self.actor.action_size
 
     def __call__(self, observation: np.ndarray, rng: np.random.Generator | None = None) -> Any:
+        """Act.
+
+        Args:
+            observation: A raw observation `[..., obs_size]`; it is normalised here.
+            rng: A generator to sample with; None for the noise-free action.
+
+        Returns:
+            The environment's action.
+
+        Raises:
+            ValueError: The observation has another size than those of training.
+        """
         observation = np.asarray(observation)
         if observation.shape[-1:] != (self.obs_size,):
             raise ValueError(

@@ -125,18 +125,24 @@ def _check_alike(runs: Sequence[Run]) -> None:
     """Raise RecordError if two of `runs` differ in a setting, or share a seed."""
     first = runs[0]
     what = f"runs of {first.method} on {first.env_id}"
-    for run in runs[1:]:
-        keys = sorted((first.config.keys() | run.config.keys()) - NOT_COMPARED)
-        differing = [key for key in keys if _canonical(_setting(first, key)) != _canonical(_setting(run, key))]
-        if differing:
-            listed = "; ".join(f"{key} is {_setting(first, key)!r} and {_setting(run, key)!r}" for key in differing)
+    differing = [(run, _differing(first, run)) for run in runs[1:]]
+    every = sorted({key for _, keys in differing for key in keys})
+    for run, keys in differing:
+        if keys:
+            listed = "; ".join(f"{key} is {_setting(first, key)!r} and {_setting(run, key)!r}" for key in keys)
             raise RecordError(
                 f"{what} cannot be averaged, their configurations differ: {listed} (in {first.path} and {run.path}). "
-                f"Report them separately, or tell them apart with --by {differing[0]}."
+                f"Report them separately, or tell them apart with {' '.join(f'--by {key}' for key in every)}."
             )
     for run, following in pairwise(runs):
         if run.seed == following.seed:
             raise RecordError(f"{what}: seed {run.seed} occurs twice, in {run.path} and {following.path}")
+
+
+def _differing(run: Run, other: Run) -> list[str]:
+    """List the settings in which two runs differ, apart from those without effect on the result."""
+    keys = sorted((run.config.keys() | other.config.keys()) - NOT_COMPARED)
+    return [key for key in keys if _canonical(_setting(run, key)) != _canonical(_setting(other, key))]
 
 
 def _setting(run: Run, key: str) -> Any:

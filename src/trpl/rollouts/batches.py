@@ -4,67 +4,29 @@ An episode that ends is followed by the first observation of the next one within
 is returned separately, so that no step of a rollout is a mere reset.
 """
 
+import time
 import warnings
-from collections.abc import Callable, Mapping
-from functools import partial
-from queue import SimpleQueue
+from collections.abc import Callable, Iterable, Iterator
+from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from trpl.cores import num_cores
 from trpl.errors import FaultyEnvironmentError
 from trpl.messages import needs
-from trpl.policies.heads import Head
-from trpl.rollouts.environments import Ended, Environment
+from trpl.rollouts.environments import Environment
 from trpl.rollouts.processes import ProcessEnvironments
+from trpl.rollouts.rounds import Environments, Round
 from trpl.rollouts.seeds import ENVIRONMENT_STREAM, derived_seed
 from trpl.rollouts.spaces import head_of, observing
 from trpl.rollouts.task_spec import Task, as_task
 
-
-class Environments(Protocol):
-    """N environments that a collector steps together."""
-
-    num_envs: int
-    observation_size: int
-    action_size: int
-    head: Head
-    single: Environment | None  # the only one, if it can be stepped by itself
-
-    def begin(self) -> np.ndarray:
-        """Start an episode in each environment; return observations [N, obs]."""
-        ...
-
-    def step(
-        self,
-        actions: np.ndarray,
-        *,
-        observations: np.ndarray,
-        rewards: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-    ) -> Ended:
-        """Step each environment, writing to the arrays [N, ...]; observations are those to act on next."""
-        ...
-
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return the state for `restore`: named arrays, and metadata that JSON can hold."""
-        ...
-
-    def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], *, observations: np.ndarray) -> bool:
-        """Restore the unfinished episodes; return whether that was possible."""
-        ...
-
-    def position(self) -> Any:
-        """Return a value that changes with every step of any environment, for time-outs in another thread."""
-        ...
-
-    def close(self) -> None: ...
+PATIENCE = 1.0  # seconds for other threads to leave their environments after an error; they may hang there
 
 
-class SyncEnvironments:
+class SyncEnvironments(Environments):
     """Any Gymnasium environment, N times, stepped one after the other in this process."""
 
     def __init__(self, task: str | Task, *, num_envs: int, seed: int):
@@ -81,13 +43,12 @@ class SyncEnvironments:
     def begin(self) -> np.ndarray:
         return np.stack([environment.begin() for environment in self.environments])
 
-    def step(self, actions, **arrays: np.ndarray) -> Ended:
-        ended: Ended = []
-        self._step_some(self._numbered, ended, actions, **arrays)
-        return ended
+    def step(self, step: Round) -> None:
+        self._step_some(self._numbered, step)
 
-    def _step_some(self, numbered, ended: Ended, actions, *, observations, rewards, terminated, truncated) -> None:
-        """Step some of the environments, given with their numbers, and add to `ended`."""
+    def _step_some(self, numbered: Iterable[tuple[int, Environment]], step: Round) -> None:
+        """Step some of the environments, given with their numbers."""
+        actions, observations, rewards, terminated, truncated, ended = step
         for n, environment in numbered:
             observation, rewards[n], ends, stops = environment.step(actions[n])
             if ends or stops:
@@ -117,50 +78,88 @@ class SyncEnvironments:
 class ThreadedEnvironments(SyncEnvironments):
     """`SyncEnvironments` shared among threads, one per core, for simulators that release Python's lock.
 
-    MuJoCo does while it steps. Environments are independent, so results are bit-identical to `sync`.
+    MuJoCo does while it steps. Environments are independent, so results are bit-identical to `sync`. The thread that is
+    the last to finish a round begins the next one itself, because waking another thread takes 30 to 50 µs.
     """
 
     def __init__(self, task: str | Task, *, num_envs: int, seed: int):
         super().__init__(task, num_envs=num_envs, seed=seed)
-        self._work, self._outcomes = SimpleQueue(), SimpleQueue()  # an executor's futures cost 0.1 ms more per step
-        self._helpers = [Thread(target=self._run_tasks, daemon=True) for _ in range(min(num_envs, num_cores()) - 1)]
+        # One inbox per thread, the caller's first. True: a round has begun; False: there are no more.
+        self._inboxes = [SimpleQueue() for _ in range(min(num_envs, num_cores()))]
+        self._rounds: Iterator[Round] = iter(())
+        self._error: BaseException | None = None
+        self._running = False  # also after an interruption: another thread may still be in an environment
+        self._helpers = [Thread(target=self._help, args=(inbox,), daemon=True) for inbox in self._inboxes[1:]]
         for helper in self._helpers:
             helper.start()
 
-    def step(self, actions, **arrays: np.ndarray) -> Ended:
-        ended: Ended = []
-        open_numbers = iter(self._numbered)  # each idle thread takes the next one
-        work = partial(self._step_some, open_numbers, ended, actions, **arrays)
-        for _ in self._helpers:
-            self._work.put(work)
-        try:
-            work()
-        finally:
-            outcomes = [self._outcomes.get() for _ in self._helpers]
-        for error in filter(None, outcomes):
-            raise error
-        return sorted(ended, key=lambda found: found[0])
+    def step(self, step: Round) -> None:
+        self.run(iter((step,)))
 
-    def _run_tasks(self) -> None:
-        """Run tasks until None arrives, and answer each with its exception or None."""
-        while (work := self._work.get()) is not None:
+    def run(self, rounds: Iterator[Round]) -> None:
+        if self._running:
+            raise RuntimeError("the environments were interrupted and may still be running: close them, make new ones")
+        self._rounds, self._error, self._running, own = rounds, None, True, self._inboxes[0]
+        try:
+            begun = self._begin_round(own)
+            while begun:
+                begun = not self._finish_rounds(own) and own.get(timeout=None if self._error is None else PATIENCE)
+            self._running = False
+        except Empty:  # after an error: raise it without waiting for a thread that hangs
+            pass
+        except BaseException as error:  # interrupted: the others stop after this round
+            self._error = error
+        if self._error is not None:
+            raise self._error
+
+    def _help(self, own: SimpleQueue) -> None:
+        while own.get():
+            if self._finish_rounds(own):
+                self._inboxes[0].put(False)
+
+    def _begin_round(self, own: SimpleQueue) -> bool:
+        """Compute the next round and wake the other threads; return whether there is one."""
+        try:
+            step = None if self._error is not None else next(self._rounds, None)
+        except BaseException as error:  # `run` raises it
+            self._error, step = error, None
+        if step is None:
+            return False
+        self._step, self._untaken = step, iter(self._numbered)
+        self._unfinished = list(range(len(self._inboxes)))
+        for inbox in self._inboxes:
+            if inbox is not own:
+                inbox.put(True)
+        return True
+
+    def _finish_rounds(self, own: SimpleQueue) -> bool:
+        """Step environments that no thread has taken, round after round while this thread is the last to finish.
+
+        Returns:
+            Whether there are no more rounds; False if another thread has yet to finish this one.
+        """
+        while True:
             try:
-                work()
-            except BaseException as error:  # `step` raises it
-                self._outcomes.put(error)
-            else:
-                self._outcomes.put(None)
+                self._step_some(self._untaken, self._step)
+            except BaseException as error:  # `run` raises it
+                self._error = error
+            if self._unfinished.pop():  # atomic; 0 for the last thread
+                return False
+            if not self._begin_round(own):
+                return True
 
     def close(self) -> None:
-        for _ in self._helpers:
-            self._work.put(None)
+        for inbox in self._inboxes[1:]:
+            inbox.put(False)
+        deadline = time.monotonic() + PATIENCE
         for helper in self._helpers:
-            helper.join()
-        self._helpers = []
-        super().close()
+            helper.join(max(0.0, deadline - time.monotonic()))
+        self._helpers = [helper for helper in self._helpers if helper.is_alive()]
+        if not self._helpers:  # else one hangs in an environment, which cannot be closed meanwhile
+            super().close()
 
 
-class PooledEnvironments:
+class PooledEnvironments(Environments):
     """`envpool`'s own tasks, stepped by its threads: faster with many environments and many cores.
 
     Limitations: it has its own simulations of the standard tasks, not those registered with Gymnasium (such as the
@@ -191,18 +190,18 @@ class PooledEnvironments:
         observations, _ = self._pool.reset()
         return np.array(observations, dtype=np.float64)
 
-    def step(self, actions, *, observations, rewards, terminated, truncated) -> Ended:
+    def step(self, step: Round) -> None:
         self._num_calls += 1
+        actions, observations, rewards, terminated, truncated, ended = step
         own = self.head.take(actions).astype(self._action_dtype)
         reached, rewards[:], terminated[:], truncated[:], _ = self._pool.step(own)
         if not (np.isfinite(reached).all() and np.isfinite(rewards).all()):
             raise FaultyEnvironmentError(f"{self.env_id} (envpool): observation or reward is not finite")
         observations[:] = reached
         stopped = np.flatnonzero(terminated | truncated)
-        if not len(stopped):
-            return []
-        observations[stopped], _ = self._pool.reset(stopped.astype(np.int32))
-        return [(int(n), np.array(reached[n], dtype=np.float64)) for n in stopped]
+        if len(stopped):
+            observations[stopped], _ = self._pool.reset(stopped.astype(np.int32))
+            ended += [(int(n), np.array(reached[n], dtype=np.float64)) for n in stopped]
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         return {}, {"environments": [None] * self.num_envs}

@@ -4,13 +4,14 @@ The loop over steps does only what has to happen at every step: act, step, norma
 rewards, episode statistics and next observations are computed afterwards, for the whole rollout at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from trpl.rollouts.batches import make_environments
 from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
+from trpl.rollouts.rounds import Round
 from trpl.rollouts.seeds import NOISE_STREAM
 from trpl.rollouts.task_spec import Task, as_task
 
@@ -151,19 +152,26 @@ class Collector:
 
     def _step_all(self, actor: Actor, noise: Any, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
         """Fill the arrays step by step; return (step, environment, last observation) of each ended episode."""
+        final_observations: list[tuple[int, int, np.ndarray]] = []
+        self.environments.run(self._rounds(actor, noise, into, final_observations))
+        return final_observations
+
+    def _rounds(
+        self, actor: Actor, noise: Any, into: Steps, final_observations: list[tuple[int, int, np.ndarray]]
+    ) -> Iterator[Round]:
+        """Act in each round on the observations of the one before; whichever thread asks for a round computes it."""
         observations, actions, rewards, terminated, truncated = into
-        raw, current, final_observations = self._raw, self._normalised, []
-        sample, step, observe = actor.sample, self.environments.step, self.normaliser.observe
+        raw, current, ended = self._raw, self._normalised, []
+        sample, observe = actor.sample, self.normaliser.observe
         for t in range(len(actions)):
             observations[t] = current
             actions[t] = sample(current, noise[t])
-            for n, observation in step(
-                actions[t], observations=raw, rewards=rewards[t], terminated=terminated[t], truncated=truncated[t]
-            ):
+            yield Round(actions[t], raw, rewards[t], terminated[t], truncated[t], ended)
+            for n, observation in sorted(ended, key=lambda found: found[0]):
                 final_observations.append((t, n, self.normaliser(observation)))
+            ended.clear()
             current = observe(raw)
         self._normalised = current
-        return final_observations
 
     def _step_one(self, actor: Actor, noise: Any, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
         """Do the same for a single environment, without its axis: a microsecond less per step."""

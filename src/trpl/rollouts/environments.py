@@ -124,7 +124,8 @@ def _direct_step(env: gym.Env) -> tuple[Callable[[np.ndarray], tuple], int | Non
     """
     limit, inner = None, env
     while isinstance(inner, TimeLimit | OrderEnforcing):
-        limit = inner._max_episode_steps if isinstance(inner, TimeLimit) else limit
+        if isinstance(inner, TimeLimit):
+            limit = inner._max_episode_steps if limit is None else min(limit, inner._max_episode_steps)
         inner = inner.env
     return (env.step, None) if isinstance(inner, gym.Wrapper) else (inner.step, limit)
 
@@ -223,8 +224,8 @@ class Environment:
         self._taken.append(taken)
         try:
             if math.isfinite(reward):
-                return self._checked(observation), reward, terminated, truncated
-        except TypeError:
+                return self._checked(observation), float(reward), terminated, truncated
+        except (TypeError, OverflowError):
             pass
         raise self._fault(f"reward is {reward!r}, not a finite number")
 
@@ -285,7 +286,7 @@ class Environment:
         try:
             if self._flatten is not None:
                 observation = self._flatten(observation)
-            vector = np.asarray(observation, dtype=np.float64)
+            vector = np.array(observation, dtype=np.float64)  # a copy: some environments write into one array for ever
         except (TypeError, ValueError, LookupError) as error:
             raise self._fault(f"observation is a {type(observation).__name__}, not an array of numbers") from error
         if vector.shape != self._shape:

@@ -1,5 +1,7 @@
 """Humanoid as in the paper's experiments."""
 
+from functools import cached_property
+
 import numpy as np
 from gymnasium.envs.mujoco.humanoid_v4 import HumanoidEnv
 
@@ -15,10 +17,15 @@ class PaperHumanoid(HumanoidEnv):
     much.
     """
 
-    def control_cost(self, action: np.ndarray) -> np.float64:
+    @cached_property
+    def _control_range(self) -> tuple[np.ndarray, np.ndarray]:
         low, high = self.model.actuator_ctrlrange.T
+        return low.copy(), high.copy()
+
+    def control_cost(self, action: np.ndarray) -> np.float64:
+        low, high = self._control_range
         clamped = np.minimum(np.maximum(self.data.ctrl, low), high)
-        return self._ctrl_cost_weight * np.sum(np.square(clamped))
+        return self._ctrl_cost_weight * np.add.reduce(np.square(clamped))
 
     def _get_obs(self) -> np.ndarray:
         observation = super()._get_obs()

@@ -213,13 +213,19 @@ def _humanoid_with_forces(env: Any) -> LeanStep:
 
 
 def _forward(env: Any) -> Callable[[Callable[[np.ndarray], None], np.ndarray], float]:
-    """Make the reward for forward motion of the centre of mass during a step."""
-    centre, seconds, weight = _centre(env), env.dt, env._forward_reward_weight
+    """Make the reward for forward motion of the centre of mass during a step.
+
+    A step starts where the one before ended, unless there was a reset, which sets the simulator's time to 0.
+    """
+    centre, seconds, weight, data = _centre(env), env.dt, env._forward_reward_weight, env.data
+    reached = when = float("nan")
 
     def forward(simulate: Callable[[np.ndarray], None], action: np.ndarray) -> float:
-        before = centre()
+        nonlocal reached, when
+        before = reached if data.time == when else centre()
         simulate(action)
-        return weight * ((centre() - before) / seconds)
+        reached, when = centre(), data.time
+        return weight * ((reached - before) / seconds)
 
     return forward
 

@@ -15,6 +15,7 @@ import numpy as np
 from trpl.policies.normaliser import clipped, standardise
 
 add, divide, multiply, sqrt, subtract = np.add, np.divide, np.multiply, np.sqrt, np.subtract  # bound once
+add_reduce, square = np.add.reduce, np.square
 VARIANCE_FLOOR = 1e-8  # added to the variance: a constant observation becomes 0, not NaN
 INHERITED_COUNT = 2048  # observations that another run's statistics count for: one rollout's, so that they adapt
 
@@ -87,10 +88,10 @@ class ObservationNormaliser:
     def _include_batch(self, batch: np.ndarray) -> None:
         """Do Chan's update (Chan, Golub and LeVeque 1979) of mean and Σ(x − mean)² with a batch."""
         total = self.count + len(batch)
-        batch_mean = batch.mean(axis=0)
+        batch_mean = add_reduce(batch, axis=0) / len(batch)  # as `mean` and `sum`, without their checks in Python
         shift = batch_mean - self.mean
-        self._sum_squares += np.square(batch - batch_mean).sum(axis=0)
-        self._sum_squares += np.square(shift) * (self.count * len(batch) / total)
+        self._sum_squares += add_reduce(square(batch - batch_mean), axis=0)
+        self._sum_squares += square(shift) * (self.count * len(batch) / total)
         if self.released and self.count:
             self._sum_squares *= total / (total - 1)
         self.mean += shift * (len(batch) / total)

@@ -4,6 +4,7 @@ Each process has a guarded, replayable `Environment`: results are bit-identical 
 """
 
 import multiprocessing
+import multiprocessing.connection
 import signal
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,23 +12,29 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
 
-from trpl.errors import ReplayError
+from trpl.errors import ConfigError, FaultyEnvironmentError, ReplayError
 from trpl.policies.heads import Head
-from trpl.rollouts.environments import Ended, Environment
+from trpl.rollouts.environments import Environment
+from trpl.rollouts.rounds import Environments, Round
 from trpl.rollouts.seeds import ENVIRONMENT_STREAM, derived_seed
-from trpl.rollouts.task_spec import Task, as_task
+from trpl.rollouts.task_spec import LOCAL, Task, as_task
 
 
-class ProcessEnvironments:
+class ProcessEnvironments(Environments):
     """Any Gymnasium environment, N times, each in a process of its own."""
 
     def __init__(self, task: str | Task, *, num_envs: int, seed: int):
-        self.num_envs = num_envs
+        task = as_task(task)
+        if task.env_id.startswith(f"{LOCAL}/"):
+            raise ConfigError(
+                "vectorisation 'processes' needs an environment by its name, module:Name-v0: other processes do not"
+                " know one that was handed over as an object or a callable; vectorisation 'threads' takes it"
+            )
+        self.env_id, self.num_envs = task.env_id, num_envs
         self.single: Environment | None = None
-        makers = [
-            _maker(as_task(task), seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)
-        ]
+        makers = [_maker(task, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)]
         # spawned, not forked: JAX has threads, which a fork would not copy
         self._vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
         self.observation_size = int(self._vector.single_observation_space.shape[0])  # type: ignore[index]
@@ -37,25 +44,18 @@ class ProcessEnvironments:
 
     def begin(self) -> np.ndarray:
         """Start an episode in each environment; return observations [N, obs]."""
-        return np.array(self._vector.reset()[0], dtype=np.float64)
+        return np.array(self._ask(self._vector.reset)[0], dtype=np.float64)
 
-    def step(
-        self,
-        actions: np.ndarray,
-        *,
-        observations: np.ndarray,
-        rewards: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-    ) -> Ended:
-        """Step each environment, writing to the arrays [N, ...]; observations are those to act on next."""
+    def step(self, step: Round) -> None:
+        """Step each environment."""
         self._num_calls += 1
-        observations[:], rewards[:], terminated[:], truncated[:], info = self._vector.step(actions)
-        return [(int(n), info["final_obs"][n]) for n in np.flatnonzero(terminated | truncated)]
+        actions, observations, rewards, terminated, truncated, ended = step
+        observations[:], rewards[:], terminated[:], truncated[:], info = self._ask(self._vector.step, actions)
+        ended += [(int(n), info["final_obs"][n]) for n in np.flatnonzero(terminated | truncated)]
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Describe how the unfinished episodes came about, in the format of `sync`."""
-        states = self._vector.call("episode_state")
+        states = self._ask(self._vector.call, "episode_state")
         for found in states:
             if isinstance(found, str):
                 raise ReplayError(found)
@@ -65,8 +65,9 @@ class ProcessEnvironments:
     def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], *, observations: np.ndarray) -> bool:
         """Replay the unfinished episodes in parallel."""
         saved = zip(meta["environments"], observations, strict=True)
-        self._vector.set_attr("saved", [(arrays[f"actions.{n}"], about, o) for n, (about, o) in enumerate(saved)])
-        for found in self._vector.call("replay"):
+        episodes = [(arrays[f"actions.{n}"], about, o) for n, (about, o) in enumerate(saved)]
+        self._ask(self._vector.set_attr, "saved", episodes)
+        for found in self._ask(self._vector.call, "replay"):
             if found is not None:
                 raise ReplayError(found)
         return True
@@ -76,8 +77,24 @@ class ProcessEnvironments:
         return self._num_calls
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, also during a call: one that hangs, or ended by itself, does not answer."""
+        self._vector._state = AsyncState.DEFAULT
         self._vector.close(terminate=True)
+
+    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a method of the vector environment; name the process that does not exist any more, if any."""
+        try:
+            return call(*arguments)
+        except (EOFError, ConnectionError) as error:
+            processes = self._vector.processes
+            gone = multiprocessing.connection.wait([process.sentinel for process in processes], timeout=1.0)
+            ended = [(n, process) for n, process in enumerate(processes) if process.sentinel in gone]
+            for _, process in ended:
+                process.join(timeout=1.0)  # for its exit code
+            found = ", ".join(f"environment {n} with exit code {process.exitcode}" for n, process in ended)
+            raise FaultyEnvironmentError(
+                f"{self.env_id}: a process ended by itself ({found}); -9 is a kill, perhaps for lack of memory"
+            ) from error
 
 
 class _WorkerEnvironment(gym.Env):

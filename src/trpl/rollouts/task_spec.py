@@ -47,7 +47,7 @@ def register_local(env: gym.Env | Callable[..., gym.Env]) -> str:
         TypeError: It is neither.
     """
     if isinstance(env, gym.Env):
-        name, entry = type(env.unwrapped).__name__, lambda **_: copy.deepcopy(env)
+        name, entry = type(env.unwrapped).__name__, _copies(env)
     elif callable(env):
         name, entry = getattr(env, "__name__", type(env).__name__), env
     else:
@@ -57,3 +57,15 @@ def register_local(env: gym.Env | Callable[..., gym.Env]) -> str:
     env_id = f"{LOCAL}/{name}-v{number}"
     gym.register(env_id, entry)  # type: ignore[arg-type]
     return env_id
+
+
+def _copies(env: gym.Env) -> Callable[..., gym.Env]:
+    """Make a callable that copies an environment, and has no arguments to give it."""
+
+    def copied(*, render_mode: str | None = None, **arguments: Any) -> gym.Env:
+        if arguments:
+            words = ", ".join(arguments)
+            raise ValueError(f"it was handed over as an object, so {words} must be given when that is made")
+        return copy.deepcopy(env)
+
+    return copied

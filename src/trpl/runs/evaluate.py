@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trpl.errors import CheckpointError
+from trpl.errors import CheckpointError, ConfigError
 from trpl.policies.acting import load_policy
 from trpl.policies.storage import check
 from trpl.rollouts.evaluation import Evaluation, Evaluator
@@ -34,9 +34,12 @@ def evaluate_run(path: str | Path, *, num_episodes: int | None = None, seed: int
         Return and length of each episode.
 
     Raises:
+        ConfigError: The number of episodes is below 1, or the seed below 0.
         RunError: The path is not in a run.
         CheckpointError: There is no sound checkpoint, or its policy does not fit the environment.
     """
+    if num_episodes is not None and num_episodes < 1:
+        raise ConfigError(f"the number of episodes must be at least 1, not {num_episodes}")
     run, checkpoint = locate(path)
     config, policy = read_config(run), load_policy(checkpoint)
     evaluator = Evaluator(task_of(config), seed=config.seed if seed is None else seed)
@@ -52,7 +55,7 @@ def evaluate_run(path: str | Path, *, num_episodes: int | None = None, seed: int
             policy.actor,
             FrozenNormaliser(policy.shift, policy.scale, policy.clip),
             epoch=check(checkpoint)["epoch"],
-            num_episodes=num_episodes or config.eval_episodes,
+            num_episodes=config.eval_episodes if num_episodes is None else num_episodes,
         )
     finally:
         evaluator.close()

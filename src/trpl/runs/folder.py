@@ -136,13 +136,14 @@ def write_config(folder: Path, config: Config) -> None:
 
 
 def stretch(config: Config, *, epoch: int) -> dict[str, Any]:
-    """Describe the stretch of a run after `epoch`: settings, versions, host and time."""
+    """Describe the stretch of a run after `epoch`: settings, versions, host, processor and time."""
     return {
         "after_epoch": epoch,
         "total_steps": config.total_steps,
         "versions": versions(),
         "commit": commit(),
         "host": socket.gethostname(),
+        "processor": processor(),
         "started": _now(),
     }
 
@@ -165,6 +166,24 @@ def changed_versions(about: Mapping[str, Any]) -> list[str]:
     """List packages whose versions differ from those that the run was last computed with."""
     before, now = stretches(about)[-1].get("versions") or {}, versions()
     return [f"{name} {before[name]} is now {now.get(name, 'gone')}" for name in before if before[name] != now.get(name)]
+
+
+def changed_processor(about: Mapping[str, Any]) -> str | None:
+    """Say that the run was last computed on another processor, whose vector instructions may round differently."""
+    before, now = stretches(about)[-1].get("processor"), processor()
+    if before in (None, now):
+        return None
+    return f"the run was computed on another processor ({before}, now {now}): the last digits may differ"
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:

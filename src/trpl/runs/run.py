@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trpl.errors import ConfigError, RunError
-from trpl.messages import needs
+from trpl.messages import command_line, needs
 from trpl.runs.folder import default_folder, is_run, locked, read_config, write_config
 from trpl.settings.config import WITHOUT_EFFECT, Config
 
@@ -93,6 +93,6 @@ def refuse_existing(folder: Path) -> None:
     """Refuse a folder that holds a run."""
     if is_run(folder):
         raise RunError(
-            f"{folder} already holds a run: continue it with `trpl resume {folder}`, or name another with --out"
-            " (out= in Python)"
+            f"{folder} already holds a run: continue it with `{command_line('resume', folder)}`, or name another with"
+            " --out (out= in Python)"
         )

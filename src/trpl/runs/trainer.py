@@ -18,7 +18,7 @@ import numpy as np
 
 from trpl.algorithms import Batch, make_algorithm
 from trpl.errors import ConfigError, FaultyEnvironmentError, RunError
-from trpl.messages import os_problem
+from trpl.messages import command_line, os_problem
 from trpl.policies.acting import make_actor
 from trpl.policies.storage import checkpoint_folders
 from trpl.rollouts import Collector, Evaluator, Rollout, Task
@@ -31,6 +31,7 @@ from trpl.runs.folder import (
     METRICS,
     TIMINGS,
     add_stretch,
+    changed_processor,
     changed_versions,
     locate,
     read_about,
@@ -83,13 +84,14 @@ class Trainer:
             )
             self.head = self.algorithm.policy.head
             self.state = jax.jit(self.algorithm.init)(jax.random.key(config.seed))
-            if config.warm_start:
+            if config.warm_start and not checkpoint_folders(folder):  # its own are restored: the other run may be gone
                 _, source = locate(config.warm_start)
                 self.state = checkpoints.warm_start(self.state, self.collector, source=source)
             self._opened = opened.pop_all()
         self.epoch = self.saved = 0  # epochs done, and epochs in the newest checkpoint
         self.seconds, self.best = 0.0, -math.inf
         self.binding = Binding()
+        self.notes: list[str] = []  # for the display, once it is there
 
     def __enter__(self) -> "Trainer":
         return self
@@ -124,6 +126,8 @@ class Trainer:
         records.cut_back(self.folder / TIMINGS, epochs=done)
         self.best = checkpoints.best_evaluation(self.folder)
         if self.epoch < self.config.last_epoch:
+            if self.epoch and (note := changed_processor(about)):
+                self.notes.append(note)
             add_stretch(self.folder, self.config, epoch=self.epoch)
 
     def _check_versions(self, about: Mapping[str, Any], *, allowed: bool) -> None:
@@ -191,6 +195,8 @@ class Trainer:
             self.watchdog.interrupt = stop.fail
             events = [write, *([] if track is None else [track]), *callbacks]
             progress.begin(self.epoch, self.head)
+            for note in self.notes:
+                progress.say(f"note: {note}")
             while self.epoch < config.last_epoch and not stop.is_set():
                 metrics, evaluation, proceed = self.step(events)
                 progress.update(self.epoch, metrics, evaluation)
@@ -329,7 +335,7 @@ class Trainer:
             A sentence.
         """
         saved = f"It is saved up to epoch {self.saved}" if self.saved else "No checkpoint was due yet"
-        return f"{saved}: once that is fixed, continue with `trpl resume {self.folder}`"
+        return f"{saved}: once that is fixed, continue with `{command_line('resume', self.folder)}`"
 
 
 def task_of(config: Config) -> Task:

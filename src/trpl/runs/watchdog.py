@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from trpl.errors import FaultyEnvironmentError
+from trpl.messages import command_line
 from trpl.rollouts import Environment
 from trpl.runs import guard
 
@@ -90,8 +91,10 @@ class Watchdog:
 
     def _end(self) -> None:
         """Tell the guard what hangs where, and interrupt it."""
-        innermost = sys._current_frames().get(self._thread_id)
-        hanging = _environment(innermost)
+        frames = sys._current_frames()
+        watched = frames.pop(self._thread_id, None)
+        found = ((frame, _environment(frame)) for frame in (watched, *frames.values()))  # or it waits for a helper
+        innermost, hanging = next((pair for pair in found if pair[1] is not None), (watched, None))
         where = self.env_id if hanging is None else hanging.where()
         line = f"{Path(innermost.f_code.co_filename).name}, line {innermost.f_lineno}" if innermost else "unknown code"
         words = self._words(where, f"in {line}")
@@ -107,7 +110,7 @@ class Watchdog:
 
     @property
     def _saved(self) -> str:
-        return f"What was saved is intact: continue with `trpl resume {self.folder}`"
+        return f"What was saved is intact: continue with `{command_line('resume', self.folder)}`"
 
     def _tell(self, line: str) -> None:
         if self._guard is not None:

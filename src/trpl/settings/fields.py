@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 import operator
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from trpl.errors import ConfigError
 from trpl.messages import nearest
@@ -109,20 +112,44 @@ def checked(field: dataclasses.Field, owner: type, value: Any, *, method: str) -
 
 
 def _typed(name: str, value: Any, wanted: type) -> Any:
+    value = _plain(value)
     for number in value if isinstance(value, tuple | list) else (value,):
         if type(number) is int and abs(number) > LARGEST_INT:
             raise ConfigError(f"{name} must be at most {LARGEST_INT:g}")
     if wanted is float and type(value) is int:
         return float(value)
+    if wanted is int and type(value) is float and value.is_integer():  # 1e6
+        return _typed(name, int(value), int)
     if wanted is tuple:
         if isinstance(value, tuple | list) and value and all(type(v) is int for v in value):
             return tuple(value)
         raise ConfigError(f"{name} must be one or more whole numbers, not {value!r}")
     if wanted is dict and isinstance(value, Mapping):
+        _check_recordable(name, value)
         return dict(value)
     if type(value) is not wanted:
         raise ConfigError(f"{name} must be {WORDS[wanted]}, not {value!r}")
     return value
+
+
+def _plain(value: Any) -> Any:
+    """Convert numbers of NumPy, as from a loop over `np.arange(3)`, to those of Python, which JSON can hold."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {name: _plain(member) for name, member in value.items()}
+    return type(value)(map(_plain, value)) if type(value) in (tuple, list) else value
+
+
+def _check_recordable(name: str, values: Mapping[Any, Any]) -> None:
+    for key, value in values.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            words = "must be something that JSON can hold (a number, text, a list)"
+            raise ConfigError(f"{key!r} in {name} {words}, not {value!r}") from error
+        if type(key) is not str:
+            raise ConfigError(f"{name} must be values by name, and {key!r} is not text")
 
 
 def _check_range(name: str, value: float, limits: Mapping[str, float]) -> None:

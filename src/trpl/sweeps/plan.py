@@ -104,7 +104,7 @@ def planned_runs(name: str, *, seeds: Sequence[int] | None = None, overrides: Va
 def read_plan(path: str | Path) -> Plan:
     """Read a sweep or preset file; refuse unknown keys, suggesting the nearest."""
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -12,7 +12,7 @@ with needs("torch"):
     from trpl.torch import layers
     from trpl.torch.layers import *  # noqa: F403 - layers.py lists the layers
 
-torch_engine()  # made here because `torch.compile` cannot trace its construction
+    torch_engine()  # made here because `torch.compile` cannot trace its construction
 
 __all__: list[str] = []
 __all__ += layers.__all__

@@ -58,8 +58,19 @@ def open_distribution(p: Given, name: str) -> Opened:
         return Opened(Categorical(p.logits), lambda policy: type(p)(logits=policy.logits, validate_args=False))
     if isinstance(p, d.Categorical):
         return Opened(Categorical(_masked_logits(p, name)), lambda policy: _like(p, policy))
-    hint = "; wrap it in Independent(..., 1)" if isinstance(p, tuple(kind for kind, *_ in SCALARS)) else ""
-    raise ValueError(f"{name} must be a {', a '.join(known_policies())}, or {KNOWN}, not a {type(p).__name__}{hint}")
+    raise ValueError(f"{name} must be a {', a '.join(known_policies())}, or {KNOWN}, not {_what_it_is(p)}")
+
+
+def _what_it_is(p: object) -> str:
+    """Describe something that is not accepted, with what to do about it where that is known."""
+    if isinstance(p, Independent):
+        return f"an Independent({type(p.base_dist).__name__})"
+    hint = ""
+    if isinstance(p, tuple(kind for kind, *_ in SCALARS)):
+        hint = "; wrap it in Independent(..., 1)"
+    elif isinstance(p, d.TransformedDistribution):
+        hint = "; for a squashed Gaussian use trpl.integrations.distributions.project and penalty"
+    return f"a {type(p).__name__}{hint}"
 
 
 def _masked_logits(p: Any, name: str) -> Tensor:
@@ -102,7 +113,7 @@ def to_distribution(p: Policy[Tensor]) -> Distribution:
         The distribution.
 
     Raises:
-        ValueError: For a product, which `torch.distributions` cannot represent.
+        ValueError: For a product or a sparse categorical, which `torch.distributions` cannot represent.
     """
     make = MAKERS.get(type(p))
     if make is None:

@@ -125,7 +125,7 @@ def score_kept(hidden: Tensor, head: Head, ids: Tensor) -> Scores:
         The policy over the kept ids and the rest, and the entropy.
 
     Raises:
-        ValueError: Inconsistent shapes, an id outside the vocabulary, or one that a token keeps twice.
+        ValueError: Inconsistent shapes, no ids, an id outside the vocabulary, or one that a token keeps twice.
     """
     vocabulary = _check(hidden, head)
     if ids.shape[:-1] != hidden.shape[:-1]:

@@ -61,14 +61,11 @@ HOST = Host(
 
 
 def _store_bound(module: nn.Module, name: str, value: Bound | None) -> None:
-    """Store a number as an attribute, a tensor as a buffer, a parameter as a parameter; those of a tuple by number."""
+    """Store a number as an attribute, a tensor as a buffer, a parameter as a parameter."""
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         module.register_buffer(name, value)
     else:
         setattr(module, name, value)
-    if isinstance(value, tuple | list):
-        for i, part in enumerate(value):
-            _store_bound(module, f"{name}_{i}", part)
 
 
 class _Separate(SeparateLayer[Tensor], nn.Module):
@@ -198,8 +195,8 @@ class JointKLProjection(JointLayer[Tensor], nn.Module):
     It supports every family. Projected covariances are contextual, even if they were shared before.
 
     Args:
-        bound: Largest KL(projected‖old).
-        min_entropy: A lower bound on each state's entropy; None for no target.
+        bound: Largest KL(projected‖old); for a `Product` also a tuple with one bound per part.
+        min_entropy: A lower bound on each state's entropy; None for no target. With a tuple of bounds, a tuple too.
         entropy_equality: Whether each state has that entropy exactly.
         check: Whether to check values of inputs and results.
 
@@ -236,10 +233,22 @@ class JointKLProjection(JointLayer[Tensor], nn.Module):
         self.entropy_equality, self.check = entropy_equality, check
         self.check_bounds()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Store a tuple's entries by number too, as buffers, parameters or attributes, also if it is assigned later."""
+        if name not in ("bound", "min_entropy"):
+            return super().__setattr__(name, value)
+        before = self.__dict__.get(name)
+        own = tuple(value) if isinstance(value, tuple | list) else ()
+        super().__setattr__(name, own or value)  # pyright: ignore[reportArgumentType]
+        for i in range(len(before) if isinstance(before, tuple) else 0):
+            delattr(self, f"{name}_{i}")
+        for i, part in enumerate(own):
+            _store_bound(self, f"{name}_{i}", part)
+
     def _own(self, name: str) -> Any:
         """Return `bound` or `min_entropy`; with one for each part, as the module holds them now."""
         value = getattr(self, name)
-        if isinstance(value, (tuple, list)):  # Dynamo of PyTorch 2.6 does not trace `tuple | list`
+        if isinstance(value, tuple):
             return tuple([getattr(self, f"{name}_{i}") for i in range(len(value))])
         return value
 

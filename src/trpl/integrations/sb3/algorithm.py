@@ -84,6 +84,11 @@ class TRPL(OnPolicyAlgorithm):
         verbose: See Stable-Baselines3.
         seed: See Stable-Baselines3.
         device: See Stable-Baselines3.
+
+    Raises:
+        TypeError: An argument does not exist; for one of PPO's, the message says what replaces it.
+        ValueError: A setting of the trust region is out of range, does not fit the actions, or a minibatch has a single
+            sample whose advantage would be normalised.
     """
 
     policy: ActorCriticPolicy  # type: ignore[assignment]
