@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,7 @@ class LearnerState(NamedTuple):
     initial_entropy: Array  # H₀, of the policy before the first update
     epoch: Array  # updates done
     anchor: Weights | None = None  # moving average of past policies, if the trust region is around one
+    learning_rate_factor: Array | None = None  # on both learning rates, if the algorithm cuts them
 
 
 class Samples(NamedTuple):
@@ -85,14 +86,6 @@ class ValueState(NamedTuple):
 Improve = Callable[[LearnerState, Samples, Orders[Array], Any], tuple[LearnerState, Metrics]]  # Any: learning rate
 
 
-class Update(Protocol):
-    """One update of a `LearnerState`; `rate_factor` scales both learning rates."""
-
-    def __call__(
-        self, state: LearnerState, batch: Batch, rng: np.random.Generator, *, rate_factor: Array | None = None
-    ) -> tuple[LearnerState, Metrics]: ...
-
-
 @dataclass(frozen=True)
 class Learner(Generic[C]):
     """The two networks, their optimiser and the settings of the updates."""
@@ -119,23 +112,18 @@ class Learner(Generic[C]):
         return cls(config, policy, value, adam(config.gradient_clip), value_clip)
 
     def algorithm(self, improve: Improve, *, passes: Orders[int | None]) -> Algorithm:
-        """Make an algorithm from `improve`; `passes` gives the number of passes over the rollout per phase."""
-        return Algorithm(self.policy, self.init, self.update(improve, passes=passes))
+        """Make an algorithm from `improve`; `passes` gives the number of passes over the rollout per phase.
 
-    def update(self, improve: Improve, *, passes: Orders[int | None]) -> Update:
-        """Compile an update in three programs: prepare the samples, fit the value function, improve the policy.
-
-        Orders are drawn on the host; the buffers of the networks and their optimisers are donated.
+        An update is three compiled programs: prepare the samples, fit the value function, improve the policy. Orders
+        are drawn on the host; the buffers of the networks and their optimisers are donated.
         """
         prepare = jax.jit(self.prepare)
         fit_value = jax.jit(self.fit_value, donate_argnums=0)
         fit_policy = jax.jit(partial(self.improve_and_measure, improve), donate_argnums=0)
 
-        def update(
-            state: LearnerState, batch: Batch, rng: np.random.Generator, *, rate_factor: Array | None = None
-        ) -> tuple[LearnerState, Metrics]:
+        def update(state: LearnerState, batch: Batch, rng: np.random.Generator) -> tuple[LearnerState, Metrics]:
             orders = Orders(*(n and draw_orders(rng, n, self.config.rollout_size) for n in passes))
-            samples, initial_entropy, rates = prepare(state, batch, rate_factor)
+            samples, initial_entropy, rates = prepare(state, batch)
             value = ValueState(state.value, state.value_optimiser)
             rest = state._replace(value={}, value_optimiser=None, initial_entropy=initial_entropy)
             (fitted, value_loss), (improved, metrics) = at_once(
@@ -145,7 +133,7 @@ class Learner(Generic[C]):
             metrics = {**metrics, "value_loss": value_loss, "learning_rate_vf": rates.value}
             return improved._replace(**fitted._asdict()), metrics
 
-        return update
+        return Algorithm(self.policy, self.init, update)
 
     def init(self, key: Array) -> LearnerState:
         """Draw the initial weights."""
@@ -161,11 +149,12 @@ class Learner(Generic[C]):
             anchor=None if self.config.get("anchor_decay") is None else policy,
         )
 
-    def prepare(self, state: LearnerState, batch: Batch, rate_factor: Array | None) -> Prepared:
+    def prepare(self, state: LearnerState, batch: Batch) -> Prepared:
         """Compute samples, the initial entropy (in the first update, that of the old policy) and learning rates."""
         samples = self.samples(state, batch)
         initial_entropy = jnp.where(state.epoch == 0, entropy(samples.old).mean(), state.initial_entropy)
-        return Prepared(samples, initial_entropy, learning_rates(self.config, state.epoch, factor=rate_factor))
+        rates = learning_rates(self.config, state.epoch, factor=state.learning_rate_factor)
+        return Prepared(samples, initial_entropy, rates)
 
     def improve_and_measure(
         self,

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
-from trpl.algorithms.base import Algorithm, Batch, Metrics
+from trpl.algorithms.base import Algorithm, Metrics
 from trpl.algorithms.head_projection import Candidate, Limits, Region, project, project_once
 from trpl.algorithms.learner import Learner, LearnerState, Samples, distance_measurements
 from trpl.algorithms.minibatches import Orders
@@ -34,37 +33,18 @@ ROUNDING = 1e-4  # relative margin for rounding: projecting onto ε(1 − this) 
 ENTROPY_FALL = math.log(2.0)  # nats per action dimension: the entropy is bounded once standard deviations have halved
 
 
-class PapiState(NamedTuple):
-    """The learner's state, and the factor by which roll-backs have cut its learning rates."""
-
-    learner: LearnerState
-    learning_rate_factor: Array
-
-    @property
-    def policy(self) -> Weights:
-        """The weights that act."""
-        return self.learner.policy
-
-
 def make(config: Papi, *, obs_size: int, head: GaussianHead, through_projection: bool = False) -> Algorithm:
     """Make PAPI from its settings; `through_projection` selects `papi-gradient`."""
     learner = Learner.of(config, obs_size=obs_size, head=head, value_clip=config.value_clip)
 
-    def init(key: Array) -> PapiState:
-        return PapiState(learner.init(key), learning_rate_factor=jnp.ones(()))
+    def init(key: Array) -> LearnerState:
+        return learner.init(key)._replace(learning_rate_factor=jnp.ones(()))
 
     def improve(state: LearnerState, samples: Samples, orders: Orders[Array], learning_rate: Array):
         return improve_within(learner, state, samples, orders=orders, learning_rate=learning_rate)
 
     passes = Orders(config.value_epochs, config.policy_epochs, config.policy_epochs if through_projection else None)
-    learn = learner.update(improve, passes=passes)
-
-    def update(state: PapiState, batch: Batch, rng: np.random.Generator) -> tuple[PapiState, Metrics]:
-        factor = state.learning_rate_factor
-        after, metrics = learn(state.learner, batch, rng, rate_factor=factor)
-        return PapiState(after, factor * learning_rate_cut(metrics["rejected_snapshots"])), metrics
-
-    return Algorithm(learner.policy, init, update)
+    return learner.algorithm(improve, passes=passes)._replace(init=init)
 
 
 def improve_within(
@@ -106,7 +86,8 @@ def improve_within(
         "projection_rounds": num_rounds,
         "entropy_bounded": jnp.isfinite(entropy_bound),
     }
-    return state._replace(policy=weights), metrics
+    factor = state.learning_rate_factor * learning_rate_cut(num_rejected)
+    return state._replace(policy=weights, learning_rate_factor=factor), metrics
 
 
 class Snapshots(NamedTuple):
