@@ -80,7 +80,7 @@ def random_case(seed, *, covariance="diagonal", spread=1.0):
 @partial(jax.jit, static_argnums=0)
 def build_case(policy, old_weights, weights, observations, way, raw):
     old = policy(old_weights, observations)
-    region, features = papi.region_of(policy, weights, Samples(observations, None, None, None, None, old, None))
+    region, features = papi.region_of(weights, Samples(observations, None, None, None, None, old, None))
     return (
         region,
         features,

@@ -9,6 +9,7 @@ improves head and covariance by gradient steps through the projection, as in the
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -40,15 +41,12 @@ def make(config: Papi, *, obs_size: int, head: GaussianHead, through_projection:
     def init(key: Array) -> LearnerState:
         return learner.init(key)._replace(learning_rate_factor=jnp.ones(()))
 
-    def improve(state: LearnerState, samples: Samples, orders: Orders[Array], learning_rate: Array):
-        return improve_within(learner, state, samples, orders=orders, learning_rate=learning_rate)
-
     passes = Orders(config.value_epochs, config.policy_epochs, config.policy_epochs if through_projection else None)
-    return learner.algorithm(improve, passes=passes)._replace(init=init)
+    return learner.algorithm(partial(improve_within, learner), passes=passes)._replace(init=init)
 
 
 def improve_within(
-    learner: Learner[Papi], state: LearnerState, samples: Samples, *, orders: Orders[Array], learning_rate: Array
+    learner: Learner[Papi], state: LearnerState, samples: Samples, orders: Orders[Array], learning_rate: Array
 ) -> tuple[LearnerState, Metrics]:
     """Run PPO's epochs, roll back to the bound, improve through the projection given `orders.after`, and project."""
     config, policy = learner.config, learner.policy
@@ -56,7 +54,7 @@ def improve_within(
     snapshots, report = snapshots_of_ppo(learner, state, samples, orders=orders.policy, learning_rate=learning_rate)
     state, num_rejected = roll_back(state, snapshots, limit=limit)
 
-    region, features = region_of(policy, state.policy, samples)
+    region, features = region_of(state.policy, samples)
     entropy_bound = minimum_entropy(_gaussian(samples.old), initial_entropy=state.initial_entropy, bound=config.bound)
     limits = Limits(limit, entropy_bound)
     candidate = Candidate(region.head, _gaussian(policy(state.policy, samples.observations[:1])))
@@ -151,7 +149,7 @@ def minimum_entropy(old: Gaussian[Array], *, initial_entropy: Array, bound: floa
     return jnp.where(fallen, present - bound, -jnp.inf)
 
 
-def region_of(policy: PolicyNetwork, weights: Weights, samples: Samples) -> tuple[Region, Array]:
+def region_of(weights: Weights, samples: Samples) -> tuple[Region, Array]:
     """Build the region for the intermediate policy's `weights`; return its features with 1 appended too."""
     features = hidden(weights, samples.observations)
     features = jnp.concatenate([features, jnp.ones_like(features[:, :1])], axis=1)
@@ -171,8 +169,8 @@ def ascend(
     learning_rate: Array,
 ) -> Candidate:
     """Improve head and covariance by gradient steps through the projection, with fixed features and a fresh Adam."""
-
-    head = gaussian_head(learner.policy)
+    head = learner.policy.head
+    assert isinstance(head, GaussianHead)  # by `Method.needs_gaussian`
 
     def candidate(free):
         return Candidate(free["head"], head.distribution({"mean": region.old.mean[:1], head.spread: free["raw"]}))
@@ -189,12 +187,6 @@ def ascend(
     data = (features, samples.actions, samples.advantages, samples.old_log_prob)
     free, _ = learner.fit_afresh(loss, free, data, orders=orders, learning_rate=learning_rate)
     return candidate(free)
-
-
-def gaussian_head(policy: PolicyNetwork) -> GaussianHead:
-    """Return the head of a policy that `Method.needs_gaussian` guarantees to be Gaussian."""
-    assert isinstance(policy.head, GaussianHead)
-    return policy.head
 
 
 def with_head(policy: PolicyNetwork, weights: Weights, candidate: Candidate) -> Weights:
