@@ -68,14 +68,6 @@ class Rates(NamedTuple):
     value: Array
 
 
-class Prepared(NamedTuple):
-    """What both branches of an update start from."""
-
-    samples: Samples
-    initial_entropy: Array
-    rates: Rates
-
-
 class ValueState(NamedTuple):
     """The part of a `LearnerState` that fitting the value function changes."""
 
@@ -149,12 +141,11 @@ class Learner(Generic[C]):
             anchor=None if self.config.get("anchor_decay") is None else policy,
         )
 
-    def prepare(self, state: LearnerState, batch: Batch) -> Prepared:
+    def prepare(self, state: LearnerState, batch: Batch) -> tuple[Samples, Array, Rates]:
         """Compute samples, the initial entropy (in the first update, that of the old policy) and learning rates."""
         samples = self.samples(state, batch)
         initial_entropy = jnp.where(state.epoch == 0, entropy(samples.old).mean(), state.initial_entropy)
-        rates = learning_rates(self.config, state.epoch, factor=state.learning_rate_factor)
-        return Prepared(samples, initial_entropy, rates)
+        return samples, initial_entropy, learning_rates(self.config, state)
 
     def improve_and_measure(
         self,
@@ -279,12 +270,12 @@ def kl_by_parts(policy: Policy[Array], old: Policy[Array]) -> Parts[Array]:
     return cast("Parts[Array]", family_of(policy).kl_parts(e, policy, old))
 
 
-def learning_rates(config: Config, epoch: Array, *, factor: Array | None = None) -> Rates:
-    """Compute this epoch's rates: constant, or falling linearly to 0 over the run; times `factor` if given."""
-    left = 1.0 - epoch / config.num_epochs if config.learning_rate_decay else jnp.ones(())
+def learning_rates(config: Config, state: LearnerState) -> Rates:
+    """Compute this epoch's rates: constant, or falling linearly to 0 over the run; times the state's factor, if any."""
+    left = 1.0 - state.epoch / config.num_epochs if config.learning_rate_decay else jnp.ones(())
     value = config.learning_rate_vf * left
     policy = config.learning_rate * left if isinstance(config, PolicyEpochs) else None
-    if factor is not None:
+    if (factor := state.learning_rate_factor) is not None:
         policy, value = None if policy is None else policy * factor, value * factor
     return Rates(policy, value)
 
