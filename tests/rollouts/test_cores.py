@@ -54,7 +54,7 @@ def test_the_same_bits_as_sync_also_from_a_checkpoint(way):
 def rounds(environments, *, num):
     """Rounds without policy."""
     size = environments.num_envs
-    actions, observations = np.zeros((size, environments.action_size), np.float32), environments.begin()
+    actions, observations = np.zeros((size, environments.head.action_size), np.float32), environments.begin()
     for _ in range(num):
         yield Round(actions, observations, np.zeros(size), np.zeros(size, bool), np.zeros(size, bool), [])
 
