@@ -133,7 +133,9 @@ def stuck(monkeypatch):
     monkeypatch.setattr(batches, "PATIENCE", 0.1)
     monkeypatch.setitem(gym.registry, "test/Stuck-v0", gym.envs.registration.EnvSpec("test/Stuck-v0", Stuck))
     environments = make_environments("test/Stuck-v0", num_envs=2, seed=0, vectorisation="threads")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     yield environments
+    signal.signal(signal.SIGINT, before)
     Stuck.released.set()
 
 

@@ -48,7 +48,11 @@ class ObservationNormaliser:
         return self.frozen()(observation)
 
     def frozen(self) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the normalisation with the current statistics, to use before they change."""
+        """Take the normalisation with the current statistics, to use before they change.
+
+        Returns:
+            A function from observations to the same, normalised.
+        """
         if not self.enabled:
             return lambda observation: observation.astype(np.float32)
         mean, scale, clip = self.mean, self.scale, self.clip
