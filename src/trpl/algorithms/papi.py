@@ -84,6 +84,7 @@ def improve_within(
         "projection_rounds": num_rounds,
         "entropy_bounded": jnp.isfinite(entropy_bound),
     }
+    assert state.learning_rate_factor is not None
     factor = state.learning_rate_factor * learning_rate_cut(num_rejected)
     return state._replace(policy=weights, learning_rate_factor=factor), metrics
 

@@ -55,12 +55,11 @@ def check_entropy(config: TrustRegion, head: Head) -> None:
 def make_layer(layer: LayerSpec, config: TrustRegion, head: Head) -> Layer:
     """Make the method's layer; a non-Gaussian policy gets the one with a single bound on the whole KL."""
     settings = config.to_json()
-    if not isinstance(config, SeparateKL):
-        return layer.build(trpl.jax, settings)
-    if not head.gaussian:
-        assert layer.otherwise is not None
-        return layer.otherwise.build(trpl.jax, settings | {"bound": config.whole_bound})
-    config.refuse_one_bound()
+    if isinstance(config, SeparateKL):
+        if not head.gaussian:
+            assert layer.otherwise is not None
+            return layer.otherwise.build(trpl.jax, settings | {"bound": config.whole_bound})
+        config.refuse_one_bound()
     return layer.build(trpl.jax, settings)
 
 
