@@ -101,11 +101,11 @@ class Child:
 def train_words(
     folder: Path, *, env_id: str = "troubles:point-v0", method: str = "ppo-m", **settings: object
 ) -> list[str]:
-    """The words of a tiny run."""
+    """The words of a tiny run; a setting that is True is a switch, and one that is None is left out."""
     words = ["train", method, env_id, "--out", str(folder), "--quiet"]
     for name, value in (TINY | settings).items():
-        values = value if isinstance(value, tuple) else (value,)
-        words += [f"--{name.replace('_', '-')}", *map(str, values)]
+        values = value if isinstance(value, tuple) else () if value is True else (value,)
+        words += [] if value is None else [f"--{name.replace('_', '-')}", *map(str, values)]
     return words
 
 

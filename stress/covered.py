@@ -18,19 +18,8 @@ from rich.table import Table
 
 GROUPS = {
     "maths": (
-        *(
-            "engines",
-            "implicit",
-            "linalg",
-            "matrix_roots",
-            "roots",
-            "entropy_schedule",
-            "gaussians",
-            "projections",
-            "families",
-            "layers",
-        ),
-        *("torch", "jax"),
+        *("engines", "implicit", "linalg", "matrix_roots", "roots", "entropy_schedule", "gaussians", "projections"),
+        *("families", "layers", "torch", "jax"),
     ),
     "trainer": ("policies", "rollouts", "algorithms", "settings", "methods", "presets", "runs", "sweeps", "tuning"),
 }

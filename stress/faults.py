@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,8 @@ EXPECTED = {  # what the message has to contain, besides where it happened and h
 
 def kills(place: Path, rng: random.Random, *, count: int) -> Result:
     """SIGKILL at `count` moments over a run, every third inside a checkpoint write; the end is the same to the bit."""
-    settings = {"num_envs": 2, "normalise_rewards": None, "total_steps": 32 * 4 * count, "seed": rng.randrange(1000)}
-    words = _flags(settings)
+    settings = {"num_envs": 2, "normalise_rewards": True, "total_steps": 32 * 4 * count, "seed": rng.randrange(1000)}
+    words = partial(train_words, **settings)
     whole, folder, log = place / "whole", place / "killed", place / "log.txt"
     ended = Child(*words(whole), log=log).wait(seconds=1200)
     if ended.code:
@@ -82,13 +83,6 @@ def kills(place: Path, rng: random.Random, *, count: int) -> Result:
         "epochs": epochs_done(folder),
         "same to the bit": same,
     }
-
-
-def _flags(settings: Result) -> Callable[[Path], list[str]]:
-    """The words of a run with `settings`; None is a switch."""
-    switches = [f"--{name.replace('_', '-')}" for name, value in settings.items() if value is None]
-    values = {name: value for name, value in settings.items() if value is not None}
-    return lambda folder: [*train_words(folder, **values), *switches]
 
 
 def _writing(folder: Path) -> bool:
@@ -228,13 +222,10 @@ def methods(place: Path, rng: random.Random) -> Result:
     problems = {}
     for method, kind in track(pairs, description="methods", transient=True):
         env_id, *options = KINDS[kind]
-        words = train_words(place / f"{method} {kind}", env_id=env_id or "troubles:point-v0", total_steps=64)
-        words[1] = method
-        if method == "trpo":
-            known = words.index("--policy-epochs")
-            del words[known : known + 2]
+        folder, settings = place / f"{method} {kind}", {"policy_epochs": None} if method == "trpo" else {}
+        words = train_words(folder, env_id=env_id or "troubles:point-v0", method=method, total_steps=64, **settings)
         ended = Child(*words, *options, log=place / "log.txt").wait()
-        if ended.code or epochs_done(place / f"{method} {kind}") != 2:
+        if ended.code or epochs_done(folder) != 2:
             problems[f"{method}, {kind}"] = ended.said[-400:]
     return {"held": not problems, "methods": len(names()), "kinds": len(KINDS), "pairs": len(pairs), **problems}
 

@@ -71,9 +71,7 @@ class Audit:
 
 def real_run(folder: Path) -> None:
     """A run of the point, trained in a process of its own."""
-    words = children.train_words(folder, total_steps=32 * 8, normalise_observations=None)
-    words = [word for word in words if word not in ("None", "--normalise-observations")]
-    ended = children.Child(*words, log=folder.with_suffix(".log")).wait()
+    ended = children.Child(*children.train_words(folder, total_steps=32 * 8), log=folder.with_suffix(".log")).wait()
     if ended.code:
         raise SystemExit(ended.said)
 

@@ -46,15 +46,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from installing import ROOT, build, canonical, snapshot
 
 EXTRAS = ("torch", "jax", "train")
-TOOLS = (
-    "pytest",
-    "pytest-xdist",
-    "hypothesis",
-    "scipy",
-    "mpmath",
-    "jaxtyping",
-    "beartype",
-)  # any version will do
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "scipy", "mpmath", "jaxtyping", "beartype")  # any version will do
 SHOWN = ("numpy", "torch", "jax", "array-api-compat", "gymnasium", "mujoco")
 WARNINGS = (  # of libraries about other libraries or themselves; everything else is an error
     "Guards may run slower:RuntimeWarning",  # PyTorch about Python 3.13.0

@@ -4,9 +4,5 @@ import os
 
 
 def num_cores() -> int:
-    """Count the cores that this process may use, on a shared machine perhaps not all.
-
-    Returns:
-        The number.
-    """
+    """Count the cores that this process may use, on a shared machine perhaps not all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -54,7 +54,7 @@ def test_the_same_bits_as_sync_also_from_a_checkpoint(way):
 def rounds(environments, *, num):
     """Rounds without policy."""
     size = environments.num_envs
-    actions, observations = np.zeros((size, environments.action_size), np.float32), environments.begin()
+    actions, observations = np.zeros((size, environments.head.action_size), np.float32), environments.begin()
     for _ in range(num):
         yield Round(actions, observations, np.zeros(size), np.zeros(size, bool), np.zeros(size, bool), [])
 
@@ -133,7 +133,9 @@ def stuck(monkeypatch):
     monkeypatch.setattr(batches, "PATIENCE", 0.1)
     monkeypatch.setitem(gym.registry, "test/Stuck-v0", gym.envs.registration.EnvSpec("test/Stuck-v0", Stuck))
     environments = make_environments("test/Stuck-v0", num_envs=2, seed=0, vectorisation="threads")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     yield environments
+    signal.signal(signal.SIGINT, before)
     Stuck.released.set()
 
 

@@ -4,17 +4,19 @@ import json
 import shutil
 import signal
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import tiny
 from sweeping import finish, trpl
+from trpl.algorithms.learner import LearnerState
 from trpl.cli import main
 from trpl.errors import CheckpointError, ConfigError, RunError
 from trpl.policies import load_policy
 from trpl.policies.storage import checkpoint_folders
-from trpl.runs import folder, records
+from trpl.runs import checkpoints, folder, records
 from trpl.runs.evaluate import evaluate_run
 from trpl.runs.run import resume, train
 
@@ -31,6 +33,22 @@ def half_done(tmp_path, **settings):
     result = train(config, tmp_path / "run", progress=False, callbacks=[lambda steps, _: steps < 4 * 32])
     assert (result.finished, result.epochs) == (False, 4)
     return config, result
+
+
+def test_a_papi_checkpoint_of_version_0_2_is_read(tmp_path):
+    """There the learner's state was a field of PAPI's."""
+
+    class PapiState(NamedTuple):
+        learner: LearnerState
+        learning_rate_factor: np.float32
+
+    weights = {"w": np.arange(3.0, dtype=np.float32)}
+    learner = LearnerState(weights, weights, weights, weights, np.float32(1.0), np.int32(2))
+    arrays = checkpoints.learner_arrays(PapiState(learner, np.float32(0.8)))
+    like = learner._replace(learning_rate_factor=np.float32(1.0))
+    found = checkpoints.learner_state(arrays, like=like, where=tmp_path)
+    assert found.learning_rate_factor == np.float32(0.8)
+    assert (found.epoch, *found.policy["w"]) == (2, 0.0, 1.0, 2.0)
 
 
 def test_other_versions_are_refused_and_recorded(tmp_path, monkeypatch):

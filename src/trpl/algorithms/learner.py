@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,7 @@ class LearnerState(NamedTuple):
     initial_entropy: Array  # H₀, of the policy before the first update
     epoch: Array  # updates done
     anchor: Weights | None = None  # moving average of past policies, if the trust region is around one
+    learning_rate_factor: Array | None = None  # on both learning rates, if the algorithm cuts them
 
 
 class Samples(NamedTuple):
@@ -67,14 +68,6 @@ class Rates(NamedTuple):
     value: Array
 
 
-class Prepared(NamedTuple):
-    """What both branches of an update start from."""
-
-    samples: Samples
-    initial_entropy: Array
-    rates: Rates
-
-
 class ValueState(NamedTuple):
     """The part of a `LearnerState` that fitting the value function changes."""
 
@@ -83,14 +76,6 @@ class ValueState(NamedTuple):
 
 
 Improve = Callable[[LearnerState, Samples, Orders[Array], Any], tuple[LearnerState, Metrics]]  # Any: learning rate
-
-
-class Update(Protocol):
-    """One update of a `LearnerState`; `rate_factor` scales both learning rates."""
-
-    def __call__(
-        self, state: LearnerState, batch: Batch, rng: np.random.Generator, *, rate_factor: Array | None = None
-    ) -> tuple[LearnerState, Metrics]: ...
 
 
 @dataclass(frozen=True)
@@ -119,23 +104,18 @@ class Learner(Generic[C]):
         return cls(config, policy, value, adam(config.gradient_clip), value_clip)
 
     def algorithm(self, improve: Improve, *, passes: Orders[int | None]) -> Algorithm:
-        """Make an algorithm from `improve`; `passes` gives the number of passes over the rollout per phase."""
-        return Algorithm(self.policy, self.init, self.update(improve, passes=passes))
+        """Make an algorithm from `improve`; `passes` gives the number of passes over the rollout per phase.
 
-    def update(self, improve: Improve, *, passes: Orders[int | None]) -> Update:
-        """Compile an update in three programs: prepare the samples, fit the value function, improve the policy.
-
-        Orders are drawn on the host; the buffers of the networks and their optimisers are donated.
+        An update is three compiled programs: prepare the samples, fit the value function, improve the policy. Orders
+        are drawn on the host; the buffers of the networks and their optimisers are donated.
         """
         prepare = jax.jit(self.prepare)
         fit_value = jax.jit(self.fit_value, donate_argnums=0)
         fit_policy = jax.jit(partial(self.improve_and_measure, improve), donate_argnums=0)
 
-        def update(
-            state: LearnerState, batch: Batch, rng: np.random.Generator, *, rate_factor: Array | None = None
-        ) -> tuple[LearnerState, Metrics]:
+        def update(state: LearnerState, batch: Batch, rng: np.random.Generator) -> tuple[LearnerState, Metrics]:
             orders = Orders(*(n and draw_orders(rng, n, self.config.rollout_size) for n in passes))
-            samples, initial_entropy, rates = prepare(state, batch, rate_factor)
+            samples, initial_entropy, rates = prepare(state, batch)
             value = ValueState(state.value, state.value_optimiser)
             rest = state._replace(value={}, value_optimiser=None, initial_entropy=initial_entropy)
             (fitted, value_loss), (improved, metrics) = at_once(
@@ -145,7 +125,7 @@ class Learner(Generic[C]):
             metrics = {**metrics, "value_loss": value_loss, "learning_rate_vf": rates.value}
             return improved._replace(**fitted._asdict()), metrics
 
-        return update
+        return Algorithm(self.policy, self.init, update)
 
     def init(self, key: Array) -> LearnerState:
         """Draw the initial weights."""
@@ -161,11 +141,11 @@ class Learner(Generic[C]):
             anchor=None if self.config.get("anchor_decay") is None else policy,
         )
 
-    def prepare(self, state: LearnerState, batch: Batch, rate_factor: Array | None) -> Prepared:
+    def prepare(self, state: LearnerState, batch: Batch) -> tuple[Samples, Array, Rates]:
         """Compute samples, the initial entropy (in the first update, that of the old policy) and learning rates."""
         samples = self.samples(state, batch)
         initial_entropy = jnp.where(state.epoch == 0, entropy(samples.old).mean(), state.initial_entropy)
-        return Prepared(samples, initial_entropy, learning_rates(self.config, state.epoch, factor=rate_factor))
+        return samples, initial_entropy, learning_rates(self.config, state)
 
     def improve_and_measure(
         self,
@@ -290,12 +270,12 @@ def kl_by_parts(policy: Policy[Array], old: Policy[Array]) -> Parts[Array]:
     return cast("Parts[Array]", family_of(policy).kl_parts(e, policy, old))
 
 
-def learning_rates(config: Config, epoch: Array, *, factor: Array | None = None) -> Rates:
-    """Compute this epoch's rates: constant, or falling linearly to 0 over the run; times `factor` if given."""
-    left = 1.0 - epoch / config.num_epochs if config.learning_rate_decay else jnp.ones(())
+def learning_rates(config: Config, state: LearnerState) -> Rates:
+    """Compute this epoch's rates: constant, or falling linearly to 0 over the run; times the state's factor, if any."""
+    left = 1.0 - state.epoch / config.num_epochs if config.learning_rate_decay else jnp.ones(())
     value = config.learning_rate_vf * left
     policy = config.learning_rate * left if isinstance(config, PolicyEpochs) else None
-    if factor is not None:
+    if (factor := state.learning_rate_factor) is not None:
         policy, value = None if policy is None else policy * factor, value * factor
     return Rates(policy, value)
 

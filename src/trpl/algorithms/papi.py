@@ -9,14 +9,14 @@ improves head and covariance by gradient steps through the projection, as in the
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 
-from trpl.algorithms.base import Algorithm, Batch, Metrics
+from trpl.algorithms.base import Algorithm, Metrics
 from trpl.algorithms.head_projection import Candidate, Limits, Region, project, project_once
 from trpl.algorithms.learner import Learner, LearnerState, Samples, distance_measurements
 from trpl.algorithms.minibatches import Orders
@@ -34,41 +34,19 @@ ROUNDING = 1e-4  # relative margin for rounding: projecting onto ε(1 − this) 
 ENTROPY_FALL = math.log(2.0)  # nats per action dimension: the entropy is bounded once standard deviations have halved
 
 
-class PapiState(NamedTuple):
-    """The learner's state, and the factor by which roll-backs have cut its learning rates."""
-
-    learner: LearnerState
-    learning_rate_factor: Array
-
-    @property
-    def policy(self) -> Weights:
-        """The weights that act."""
-        return self.learner.policy
-
-
 def make(config: Papi, *, obs_size: int, head: GaussianHead, through_projection: bool = False) -> Algorithm:
     """Make PAPI from its settings; `through_projection` selects `papi-gradient`."""
     learner = Learner.of(config, obs_size=obs_size, head=head, value_clip=config.value_clip)
 
-    def init(key: Array) -> PapiState:
-        return PapiState(learner.init(key), learning_rate_factor=jnp.ones(()))
-
-    def improve(state: LearnerState, samples: Samples, orders: Orders[Array], learning_rate: Array):
-        return improve_within(learner, state, samples, orders=orders, learning_rate=learning_rate)
+    def init(key: Array) -> LearnerState:
+        return learner.init(key)._replace(learning_rate_factor=jnp.ones(()))
 
     passes = Orders(config.value_epochs, config.policy_epochs, config.policy_epochs if through_projection else None)
-    learn = learner.update(improve, passes=passes)
-
-    def update(state: PapiState, batch: Batch, rng: np.random.Generator) -> tuple[PapiState, Metrics]:
-        factor = state.learning_rate_factor
-        after, metrics = learn(state.learner, batch, rng, rate_factor=factor)
-        return PapiState(after, factor * learning_rate_cut(metrics["rejected_snapshots"])), metrics
-
-    return Algorithm(learner.policy, init, update)
+    return learner.algorithm(partial(improve_within, learner), passes=passes)._replace(init=init)
 
 
 def improve_within(
-    learner: Learner[Papi], state: LearnerState, samples: Samples, *, orders: Orders[Array], learning_rate: Array
+    learner: Learner[Papi], state: LearnerState, samples: Samples, orders: Orders[Array], learning_rate: Array
 ) -> tuple[LearnerState, Metrics]:
     """Run PPO's epochs, roll back to the bound, improve through the projection given `orders.after`, and project."""
     config, policy = learner.config, learner.policy
@@ -76,7 +54,7 @@ def improve_within(
     snapshots, report = snapshots_of_ppo(learner, state, samples, orders=orders.policy, learning_rate=learning_rate)
     state, num_rejected = roll_back(state, snapshots, limit=limit)
 
-    region, features = region_of(policy, state.policy, samples)
+    region, features = region_of(state.policy, samples)
     entropy_bound = minimum_entropy(_gaussian(samples.old), initial_entropy=state.initial_entropy, bound=config.bound)
     limits = Limits(limit, entropy_bound)
     candidate = Candidate(region.head, _gaussian(policy(state.policy, samples.observations[:1])))
@@ -106,7 +84,9 @@ def improve_within(
         "projection_rounds": num_rounds,
         "entropy_bounded": jnp.isfinite(entropy_bound),
     }
-    return state._replace(policy=weights), metrics
+    assert state.learning_rate_factor is not None
+    factor = state.learning_rate_factor * learning_rate_cut(num_rejected)
+    return state._replace(policy=weights, learning_rate_factor=factor), metrics
 
 
 class Snapshots(NamedTuple):
@@ -170,7 +150,7 @@ def minimum_entropy(old: Gaussian[Array], *, initial_entropy: Array, bound: floa
     return jnp.where(fallen, present - bound, -jnp.inf)
 
 
-def region_of(policy: PolicyNetwork, weights: Weights, samples: Samples) -> tuple[Region, Array]:
+def region_of(weights: Weights, samples: Samples) -> tuple[Region, Array]:
     """Build the region for the intermediate policy's `weights`; return its features with 1 appended too."""
     features = hidden(weights, samples.observations)
     features = jnp.concatenate([features, jnp.ones_like(features[:, :1])], axis=1)
@@ -190,8 +170,8 @@ def ascend(
     learning_rate: Array,
 ) -> Candidate:
     """Improve head and covariance by gradient steps through the projection, with fixed features and a fresh Adam."""
-
-    head = gaussian_head(learner.policy)
+    head = learner.policy.head
+    assert isinstance(head, GaussianHead)  # by `Method.needs_gaussian`
 
     def candidate(free):
         return Candidate(free["head"], head.distribution({"mean": region.old.mean[:1], head.spread: free["raw"]}))
@@ -208,12 +188,6 @@ def ascend(
     data = (features, samples.actions, samples.advantages, samples.old_log_prob)
     free, _ = learner.fit_afresh(loss, free, data, orders=orders, learning_rate=learning_rate)
     return candidate(free)
-
-
-def gaussian_head(policy: PolicyNetwork) -> GaussianHead:
-    """Return the head of a policy that `Method.needs_gaussian` guarantees to be Gaussian."""
-    assert isinstance(policy.head, GaussianHead)
-    return policy.head
 
 
 def with_head(policy: PolicyNetwork, weights: Weights, candidate: Candidate) -> Weights:

@@ -1,6 +1,7 @@
 """Policy gradient through a trust-region layer (paper, Algorithm 2)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import jax
@@ -33,11 +34,7 @@ def make(config: TrustRegion, *, obs_size: int, head: Head, layer: LayerSpec) ->
     """Make the paper's update for one kind of layer."""
     check_entropy(config, head)
     learner = Learner.of(config, obs_size=obs_size, head=head)
-    made = make_layer(layer, config, head)
-
-    def improve(state: LearnerState, samples: Samples, orders: Orders[Array], learning_rate: Array):
-        return improve_through(made, learner, state, samples, orders=orders, learning_rate=learning_rate)
-
+    improve = partial(improve_through, make_layer(layer, config, head), learner)
     passes = Orders(config.value_epochs, config.policy_epochs, config.regression_epochs)
     return learner.algorithm(around_anchor(improve, learner), passes=passes)
 
@@ -58,12 +55,11 @@ def check_entropy(config: TrustRegion, head: Head) -> None:
 def make_layer(layer: LayerSpec, config: TrustRegion, head: Head) -> Layer:
     """Make the method's layer; a non-Gaussian policy gets the one with a single bound on the whole KL."""
     settings = config.to_json()
-    if not isinstance(config, SeparateKL):
-        return layer.build(trpl.jax, settings)
-    if not head.gaussian:
-        assert layer.otherwise is not None
-        return layer.otherwise.build(trpl.jax, settings | {"bound": config.whole_bound})
-    config.refuse_one_bound()
+    if isinstance(config, SeparateKL):
+        if not head.gaussian:
+            assert layer.otherwise is not None
+            return layer.otherwise.build(trpl.jax, settings | {"bound": config.whole_bound})
+        config.refuse_one_bound()
     return layer.build(trpl.jax, settings)
 
 
@@ -72,7 +68,6 @@ def improve_through(
     learner: Learner[TrustRegion],
     state: LearnerState,
     samples: Samples,
-    *,
     orders: Orders[Array],
     learning_rate: Array,
 ) -> tuple[LearnerState, Metrics]:

@@ -9,7 +9,6 @@ directions agree.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +57,7 @@ def natural_step(learner: Learner[Trpo], state: LearnerState, samples: Samples) 
     length = jnp.sqrt(2.0 * config.bound / jnp.maximum(curvature, jnp.finfo(curvature.dtype).tiny))
     policy, search = line_search(
         loss,
-        partial(expected_kl, network, samples=samples),
+        lambda weights: mean_kl(network(weights, samples.observations), samples.old),
         state.policy,
         unravel(-length * direction),
         loss_before=before,
@@ -67,11 +66,6 @@ def natural_step(learner: Learner[Trpo], state: LearnerState, samples: Samples) 
     )
     report = {**search, "bound": jnp.asarray(config.bound), "gradient_norm": jnp.linalg.norm(flat_gradient)}
     return state._replace(policy=policy), report
-
-
-def expected_kl(policy: PolicyNetwork, weights: Weights, *, samples: Samples) -> Array:
-    """Average the KL to the old policy over the rollout's states."""
-    return mean_kl(policy(weights, samples.observations), samples.old)
 
 
 def mean_kl(new: Policy[Array], old: Policy[Array]) -> Array:

@@ -4,7 +4,7 @@ The same forward pass serves collection, evaluation and a policy loaded from a r
 environment step would cost more than the 64 × 64 network itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,50 @@ from trpl.policies.weights import affine, hidden_names
 add, tanh = np.add, np.tanh  # bound once: acting runs at every environment step
 
 
-class GaussianActor:
-    """Mean and samples of a Gaussian policy by its weights, for normalised observations [..., obs], float32."""
+class HeadActor:
+    """Modes and samples of any head by its network's weights, for normalised observations [..., obs], float32."""
+
+    def __init__(self, weights: Mapping[str, Any], head: Head):
+        weights = {name: np.asarray(weight, np.float32) for name, weight in weights.items()}
+        self.head = head
+        self._layers = [affine(weights, name) for name in hidden_names(weights)]
+        self._endings = {ending.name: affine(weights, ending.name) for ending in head.layers}
+        self._shared = {name: weights[f"{name}/raw"] for name in head.shared}
+        first_weight, _ = [*self._layers, *self._endings.values()][0]
+        self.obs_size = len(first_weight)
+
+    def mode(self, observations: np.ndarray) -> np.ndarray:
+        """Return the most likely action."""
+        return self.head.mode(self._outputs(observations))
+
+    def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Any:
+        """Draw the noise for `sample`, an entry per step, each for states [*states]."""
+        return self.head.noise(rng, num_steps, states)
+
+    def sample(self, observations: np.ndarray, noise: Any) -> np.ndarray:
+        """Draw actions, in the form that rollouts keep."""
+        return self.head.sample(self._outputs(observations), noise)
+
+    def prepared(self, noise: Any) -> tuple[Callable[[np.ndarray, Any], np.ndarray], Any]:
+        """Return an equivalent of `sample` for a loop over single observations, and the noise to give it."""
+        return self.sample, noise
+
+    def _outputs(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        for layer in self._layers:
+            x = _affine(x, layer)
+            tanh(x, x)
+        return {**{name: _affine(x, layer) for name, layer in self._endings.items()}, **self._shared}
+
+
+class GaussianActor(HeadActor):
+    """The same for a single Gaussian, faster."""
 
     def __init__(self, weights: Mapping[str, Any], head: GaussianHead):
-        weights = {name: np.asarray(weight, np.float32) for name, weight in weights.items()}
-        self.head, self.action_size = head, head.action_size
-        self._layers = [affine(weights, name) for name in hidden_names(weights)]
-        self._mean = affine(weights, "mean")
-        first_weight, _ = (self._layers or [self._mean])[0]
-        self.obs_size = len(first_weight)
-        if head.contextual:
-            self._spread = affine(weights, head.spread)
-        else:
-            self._shared_scale = self._scale(weights[f"{head.spread}/raw"])
+        super().__init__(weights, head)
+        self._covariance, self._dim = head.covariance, head.action_size
+        self._mean, self._spread = self._endings["mean"], self._endings.get(head.spread)
+        if self._spread is None:
+            self._shared_scale = self._scale(self._shared[head.spread])
         # single observations: matrix times vector with the transpose stored contiguously, which is fastest in NumPy
         self._single = [(np.ascontiguousarray(weight.T).dot, bias) for weight, bias in self._layers]
         self._single_mean = np.ascontiguousarray(self._mean[0].T).dot, self._mean[1]
@@ -41,14 +71,10 @@ class GaussianActor:
         """Return the mean, which is the most likely action."""
         return self._features_and_mean(observations)[1]
 
-    def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> np.ndarray:
-        """Draw standard normal numbers for steps in states [*states]."""
-        return self.head.noise(rng, num_steps, states)
-
     def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return mean + L·noise with Σ = LLᵀ and standard normal `noise` [..., act], neither squashed nor clipped."""
         features, mean = self._features_and_mean(observations)
-        scale = self._scale(_affine(features, self._spread)) if self.head.contextual else self._shared_scale
+        scale = self._shared_scale if self._spread is None else self._scale(_affine(features, self._spread))
         return add(mean, self._scaled(noise, scale), mean)
 
     def prepared(self, noise: np.ndarray) -> tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], np.ndarray]:
@@ -56,7 +82,7 @@ class GaussianActor:
 
         For a shared covariance everything but the network is computed before the loop.
         """
-        if self.head.contextual:
+        if self._spread is not None:
             return self.sample, noise
         return self._shifted, self._scaled(noise, self._shared_scale) + self._mean[1]
 
@@ -66,7 +92,7 @@ class GaussianActor:
         return add(action, shift, action)
 
     def _scaled(self, noise: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        return scale * noise if self.head.covariance == "diagonal" else (scale @ noise[..., None])[..., 0]
+        return scale * noise if self._covariance == "diagonal" else (scale @ noise[..., None])[..., 0]
 
     def _single_features(self, x: np.ndarray) -> np.ndarray:
         for dot, bias in self._single:
@@ -88,8 +114,8 @@ class GaussianActor:
         """Compute standard deviations or Cholesky factors from raw numbers."""
         return (
             covariances.positive(raw)
-            if self.head.covariance == "diagonal"
-            else covariances.cholesky_from_raw(raw, self.action_size)
+            if self._covariance == "diagonal"
+            else covariances.cholesky_from_raw(raw, self._dim)
         )
 
 
@@ -98,42 +124,7 @@ def _affine(x: np.ndarray, layer: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     return x @ weight + bias
 
 
-class HeadActor:
-    """Outputs and samples of any other head, for normalised observations [..., obs]."""
-
-    def __init__(self, weights: Mapping[str, Any], head: Head):
-        weights = {name: np.asarray(weight, np.float32) for name, weight in weights.items()}
-        self.head, self.action_size = head, head.action_size
-        self._layers = [affine(weights, name) for name in hidden_names(weights)]
-        self._endings = [(ending.name, affine(weights, ending.name)) for ending in head.layers]
-        self._shared = {name: weights[f"{name}/raw"] for name in head.shared}
-        first_weight, _ = (self._layers or [self._endings[0][1]])[0]
-        self.obs_size = len(first_weight)
-
-    def mode(self, observations: np.ndarray) -> np.ndarray:
-        """Return the most likely action."""
-        return self.head.mode(self._outputs(observations))
-
-    def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Sequence[Any]:
-        """Draw the noise for `sample`, an entry per step."""
-        return self.head.noise(rng, num_steps, states)
-
-    def sample(self, observations: np.ndarray, noise: Any) -> np.ndarray:
-        """Draw actions, in the form that rollouts keep."""
-        return self.head.sample(self._outputs(observations), noise)
-
-    def prepared(self, noise: Sequence[Any]) -> tuple[Callable[[np.ndarray, Any], np.ndarray], Sequence[Any]]:
-        """Return `sample` and the noise unchanged: nothing can be computed before the loop."""
-        return self.sample, noise
-
-    def _outputs(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        for layer in self._layers:
-            x = _affine(x, layer)
-            tanh(x, x)
-        return {**{name: _affine(x, layer) for name, layer in self._endings}, **self._shared}
-
-
-def make_actor(weights: Mapping[str, Any], head: Head) -> GaussianActor | HeadActor:
+def make_actor(weights: Mapping[str, Any], head: Head) -> HeadActor:
     """Make the actor of a network's weights: a faster one for a single Gaussian."""
     return GaussianActor(weights, head) if isinstance(head, GaussianHead) else HeadActor(weights, head)
 
@@ -146,16 +137,8 @@ class Policy:
     dictionary for hybrid spaces; units of the action box, squashing and clipping are applied as in training.
     """
 
-    def __init__(
-        self,
-        actor: GaussianActor | HeadActor,
-        head: Head,
-        *,
-        shift: np.ndarray,
-        scale: np.ndarray,
-        clip: float | None,
-    ):
-        self.actor, self.head, self.shift, self.scale, self.clip = actor, head, shift, scale, clip
+    def __init__(self, actor: HeadActor, *, shift: np.ndarray, scale: np.ndarray, clip: float | None):
+        self.actor, self.head, self.shift, self.scale, self.clip = actor, actor.head, shift, scale, clip
 
     @property
     def obs_size(self) -> int:
@@ -165,7 +148,7 @@ class Policy:
     @property
     def action_size(self) -> int:
         """The length of an action as a vector."""
-        return self.actor.action_size
+        return self.head.action_size
 
     def __call__(self, observation: np.ndarray, rng: np.random.Generator | None = None) -> Any:
         """Act.
@@ -212,4 +195,4 @@ def load_policy(run: str | Path) -> Policy:
     arrays, meta = read_checkpoint(newest_checkpoint(run), part="policy")
     head = stored_head(arrays, meta)
     shift, scale = arrays["observation/shift"], arrays["observation/scale"]
-    return Policy(make_actor(arrays, head), head, shift=shift, scale=scale, clip=meta["observation_clip"])
+    return Policy(make_actor(arrays, head), shift=shift, scale=scale, clip=meta["observation_clip"])

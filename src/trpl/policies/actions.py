@@ -83,11 +83,10 @@ def unit_map(low: np.ndarray, high: np.ndarray) -> ActionMap:
     return ActionMap(high - low, low, low, high)
 
 
-def take_action_map(arrays: dict[str, Any]) -> ActionMap | None:
-    """Pop the map from a checkpoint's arrays; None for raw actions."""
-    found = {name: arrays.pop(name, None) for name in (GAIN, OFFSET, LOW, HIGH)}
-    squash = arrays.pop(SQUASH, None) is not None
-    return None if found[GAIN] is None else ActionMap(*found.values(), squash=squash)
+def stored_map(arrays: Mapping[str, Any]) -> ActionMap | None:
+    """Find the map among a checkpoint's arrays; None for raw actions."""
+    found: list[Any] = [arrays.get(name) for name in (GAIN, OFFSET, LOW, HIGH)]
+    return None if found[0] is None else ActionMap(*found, squash=SQUASH in arrays)
 
 
 def map_problem(arrays: Mapping[str, np.ndarray], action_size: int) -> str | None:

@@ -9,7 +9,7 @@ def standardise(x: np.ndarray, shift: np.ndarray, scale: np.ndarray, clip: float
 
 
 def clipped(normalised: np.ndarray, clip: float | None) -> np.ndarray:
-    """Clip normalised observations to ± clip, unless that is None, and round them to float32."""
+    """Clip normalised observations or rewards to ± clip, unless that is None, and round them to float32."""
     if clip is not None:
         normalised = np.minimum(np.maximum(normalised, -clip), clip)
     return normalised.astype(np.float32)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from trpl.errors import CheckpointError
-from trpl.policies.actions import map_problem, take_action_map
+from trpl.policies.actions import map_problem, stored_map
 from trpl.policies.heads import GaussianHead, Head, from_json
 from trpl.policies.weights import affine, covariance_of, hidden_names, is_contextual
 
@@ -210,8 +210,7 @@ def stored_head(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> He
     if meta.get("head") is not None:
         return from_json(meta["head"])
     size = arrays["mean/bias"].shape[-1] if "mean/bias" in arrays and arrays["mean/bias"].ndim else 0
-    actions = take_action_map({name: x for name, x in arrays.items() if name.startswith("action/")})
-    return GaussianHead(size, covariance_of(arrays), is_contextual(arrays), actions=actions)
+    return GaussianHead(size, covariance_of(arrays), is_contextual(arrays), actions=stored_map(arrays))
 
 
 def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:

@@ -37,7 +37,6 @@ class SyncEnvironments(Environments):
         self._numbered = list(enumerate(self.environments))
         self.single = self.environments[0] if num_envs == 1 else None
         self.observation_size = self.environments[0].observation_size
-        self.action_size = self.environments[0].action_size
         self.head = self.environments[0].head
 
     def begin(self) -> np.ndarray:
@@ -175,7 +174,6 @@ class PooledEnvironments(Environments):
         if env_id not in envpool.list_all_envs():
             raise ValueError(f"envpool has no task {env_id!r}; vectorisation 'sync' takes any Gymnasium environment")
         self.env_id, self.num_envs = env_id, num_envs
-        self.single: Environment | None = None
         self._pool = envpool.make_gymnasium(
             env_id, num_envs=num_envs, seed=derived_seed(seed, ENVIRONMENT_STREAM) >> 1, **task.kwargs
         )
@@ -183,7 +181,7 @@ class PooledEnvironments(Environments):
         if flatten is not None:
             raise ValueError(f"observations of {env_id} are not vectors; vectorisation 'sync' flattens them")
         self.head = head_of(self._pool.action_space, task)
-        self.action_size, self._action_dtype = self.head.action_size, self._pool.action_space.dtype
+        self._action_dtype = self._pool.action_space.dtype
         self._num_calls = 0
 
     def begin(self) -> np.ndarray:

@@ -93,7 +93,7 @@ class Collector:
         self.env_id, self.seed, self.num_envs = as_task(task).env_id, seed, num_envs
         self.environments = make_environments(task, num_envs=num_envs, seed=seed, vectorisation=vectorisation)
         self.observation_size = self.environments.observation_size
-        self.action_size = self.environments.action_size
+        self.action_size = self.environments.head.action_size
         self.normaliser = ObservationNormaliser(
             self.observation_size,
             clip=observation_clip,

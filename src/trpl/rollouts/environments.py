@@ -24,7 +24,6 @@ from trpl.rollouts.lean import lean_step
 from trpl.rollouts.spaces import head_of, observing
 from trpl.rollouts.task_spec import LOCAL, Task, as_task
 
-Ended = list[tuple[int, np.ndarray]]  # of several environments: whose episode ended, and its last observation
 REGISTERING_PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}  # by the prefix of a task's name
 
 
@@ -141,27 +140,16 @@ class Environment:
     """One environment: `begin` starts an episode, `step` continues it, `state` and `restore` carry it over a restart.
 
     Actions are a policy's, vectors of floats, which its `head` converts to the environment's; with `own_actions` they
-    are the environment's own.
+    are the environment's own. `options` are arguments of `make_environment` beside the task's.
     """
 
-    def __init__(
-        self,
-        task: str | Task,
-        *,
-        seed: int,
-        index: int = 0,
-        own_actions: bool = False,
-        render_mode: str | None = None,
-        **options: Any,
-    ):
-        self.task, self.index = as_task(task), index
-        self.env_id = self.task.env_id
-        if render_mode is not None:  # else the task's own arguments may name one
-            options["render_mode"] = render_mode
-        self.gym_env = make_environment(self.env_id, **{**self.task.kwargs, **options})
+    def __init__(self, task: str | Task, *, seed: int, index: int = 0, own_actions: bool = False, **options: Any):
+        task = as_task(task)
+        self.env_id, self.index = task.env_id, index
+        self.gym_env = make_environment(self.env_id, **{**task.kwargs, **options})
         self.observation_size, self._flatten = observing(self.gym_env.observation_space, env_id=self.env_id)
         space = self.gym_env.action_space
-        self.head = head_of(space, self.task)
+        self.head = head_of(space, task)
         self.action_size = self.head.action_size
         self.episode = self.num_steps = 0
         self._shape, self._action_shape = (self.observation_size,), (self.action_size,)

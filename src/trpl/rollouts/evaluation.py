@@ -1,31 +1,18 @@
 """Noise-free evaluation on a separate environment: frozen normaliser, raw rewards, no memory of earlier calls."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trpl.errors import FaultyEnvironmentError
-from trpl.policies.normaliser import standardise
 from trpl.rollouts.collection import Actor
 from trpl.rollouts.environments import Environment
 from trpl.rollouts.seeds import EVALUATION_STREAM, derived_seed
 from trpl.rollouts.task_spec import Task
 
 STEP_LIMIT = 100_000  # a longer episode is considered endless
-
-
-class Normaliser(Protocol):
-    """The interface of an observation normaliser, frozen or not."""
-
-    @property
-    def mean(self) -> np.ndarray: ...
-    @property
-    def scale(self) -> np.ndarray: ...
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def clip(self) -> float | None: ...
+Normalise = Callable[[np.ndarray], np.ndarray]  # raw observation -> the policy's input
 
 
 class Evaluation(NamedTuple):
@@ -60,12 +47,12 @@ class Evaluator:
         self.seed, self.released = seed, released
         self._left_over: list[int] = []  # steps that count towards the time limit of each test environment
 
-    def evaluate(self, actor: Actor, normaliser: Normaliser, *, epoch: int, num_episodes: int = 5) -> Evaluation:
+    def evaluate(self, actor: Actor, normalise: Normalise, *, epoch: int, num_episodes: int = 5) -> Evaluation:
         """Run noise-free episodes, whose initial states are a function of (seed, epoch, episode) alone.
 
         Args:
             actor: The policy.
-            normaliser: The observation statistics, which stay unchanged.
+            normalise: A function from raw observation to the policy's input.
             epoch: The evaluated epoch.
             num_episodes: How many.
 
@@ -75,7 +62,7 @@ class Evaluator:
 
         def run(number: int, limit: int = STEP_LIMIT) -> Episode:
             seed = derived_seed(self.seed, epoch, number, EVALUATION_STREAM)
-            return run_episode(self.environment, actor, normaliser, seed=seed, limit=limit)
+            return run_episode(self.environment, actor, normalise, seed=seed, limit=limit)
 
         time_limit = self.environment.time_limit
         if self.released and time_limit is not None:
@@ -131,19 +118,12 @@ def _continue(run: Callable[[int, int], Episode], numbers: Iterable[int], *, ste
 
 
 def run_episode(
-    environment: Environment,
-    actor: Actor,
-    normaliser: Normaliser,
-    *,
-    seed: int,
-    limit: int = STEP_LIMIT,
+    environment: Environment, actor: Actor, normalise: Normalise, *, seed: int, limit: int = STEP_LIMIT
 ) -> Episode:
     """Run one noise-free episode, cut after `limit` steps."""
-    shift, scale, enabled, clip = normaliser.mean, normaliser.scale, normaliser.enabled, normaliser.clip
     act, observation, total = actor.mode, environment.begin(seed=seed), 0.0
     while environment.num_steps < limit:
-        seen = standardise(observation, shift, scale, clip) if enabled else observation.astype(np.float32)
-        observation, reward, terminated, truncated = environment.step(act(seen))
+        observation, reward, terminated, truncated = environment.step(act(normalise(observation)))
         total += reward
         if terminated or truncated:
             return Episode(total, environment.num_steps, ended=True)

@@ -6,7 +6,7 @@ the same rounding. It is used only for a task with default options, and only aft
 task's own to the last bit; everything else is stepped by Gymnasium.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -61,8 +61,7 @@ def _simulation(env: Any, *, contact_forces: bool) -> Callable[[np.ndarray], Non
         mj_step(model, data, num_substeps)
 
     def simulate_with_forces(action: np.ndarray) -> None:
-        control[:] = action
-        mj_step(model, data, num_substeps)
+        simulate(action)
         forces(model, data)
 
     return simulate_with_forces if contact_forces else simulate
@@ -165,74 +164,65 @@ def _centre(env: Any) -> Callable[[], float]:
     return lambda: (add_reduce(mass * places, axis=0) / total).item(0)
 
 
-def _humanoid(env: Any) -> LeanStep:
-    """Make the step of Humanoid-v4."""
-    simulate, data, alive = _simulation(env, contact_forces=True), env.data, env._healthy_reward
-    parts = (data.qpos[2:], data.qvel, *map(_flat, (data.cinert, data.cvel, data.qfrc_actuator, data.cfrc_ext)))
-    forward, control, weight, healthy = _forward(env), data.ctrl, env._ctrl_cost_weight, _upright(env)
-
-    def step(action: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        gained = forward(simulate, action)
-        cost = weight * float(add_reduce(square(control)))
-        return concatenate(parts), gained + alive - cost, not healthy()
-
-    return step
-
-
-def _paper_humanoid(env: Any) -> LeanStep:
-    """Make the step of trpl/HumanoidPaper-v4, without contact forces and with the cost of the clamped control."""
-    simulate, data, alive = _simulation(env, contact_forces=False), env.data, env._healthy_reward
-    no_forces = np.zeros(data.cfrc_ext.size)
-    parts = (data.qpos[2:], data.qvel, *map(_flat, (data.cinert, data.cvel, data.qfrc_actuator)), no_forces)
-    forward, healthy = _forward(env), _upright(env)
-
-    def step(action: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        gained = forward(simulate, action)
-        cost = float(env.control_cost(action))
-        return concatenate(parts), gained + alive - cost, not healthy()
-
-    return step
-
-
-def _humanoid_with_forces(env: Any) -> LeanStep:
-    """Make the step of Humanoid-v5, with contact forces in the reward and no observations of the world body."""
-    simulate, data, alive = _simulation(env, contact_forces=True), env.data, env._healthy_reward
-    by_body = map(_flat, (data.cinert[1:], data.cvel[1:], data.qfrc_actuator[6:], data.cfrc_ext[1:]))
-    parts = (data.qpos[2:], data.qvel, *by_body)
-    forward, control, weight, healthy = _forward(env), data.ctrl, env._ctrl_cost_weight, _upright(env)
-    force_weight, forces, (least, most) = env._contact_cost_weight, data.cfrc_ext, env._contact_cost_range
-
-    def step(action: np.ndarray) -> tuple[np.ndarray, float, bool]:
-        gained = forward(simulate, action)
-        cost = weight * float(add_reduce(square(control)))
-        cost += min(max(force_weight * float(add_reduce(square(forces), axis=None)), least), most)
-        stands = healthy()
-        return concatenate(parts), gained + (alive if stands else 0.0) - cost, not stands
-
-    return step
-
-
-def _forward(env: Any) -> Callable[[Callable[[np.ndarray], None], np.ndarray], float]:
-    """Make the reward for forward motion of the centre of mass during a step.
+def _humanoid_step(
+    env: Any, parts: Sequence[np.ndarray], cost: Callable[[], float], *, contact_forces: bool, alive_always: bool
+) -> LeanStep:
+    """Make the step of Humanoid, whose versions differ in their observations `parts` and in the cost of a step.
 
     A step starts where the one before ended, unless there was a reset, which sets the simulator's time to 0.
     """
-    centre, seconds, weight, data = _centre(env), env.dt, env._forward_reward_weight, env.data
+    simulate, centre, data = _simulation(env, contact_forces=contact_forces), _centre(env), env.data
+    weight, alive, seconds = env._forward_reward_weight, env._healthy_reward, env.dt
+    position, (least_z, most_z) = data.qpos, env._healthy_z_range
     reached = when = float("nan")
 
-    def forward(simulate: Callable[[np.ndarray], None], action: np.ndarray) -> float:
+    def step(action: np.ndarray) -> tuple[np.ndarray, float, bool]:
         nonlocal reached, when
         before = reached if data.time == when else centre()
         simulate(action)
         reached, when = centre(), data.time
-        return weight * ((reached - before) / seconds)
+        forward = weight * ((reached - before) / seconds)
+        healthy = least_z < position.item(2) < most_z
+        reward = forward + (alive if healthy or alive_always else 0.0) - cost()
+        return concatenate(parts), reward, not healthy
 
-    return forward
+    return step
 
 
-def _upright(env: Any) -> Callable[[], bool]:
-    position, (least_z, most_z) = env.data.qpos, env._healthy_z_range
-    return lambda: least_z < position.item(2) < most_z
+def _humanoid(env: Any) -> LeanStep:
+    """Make the step of Humanoid-v4."""
+    data, control, weight = env.data, env.data.ctrl, env._ctrl_cost_weight
+    parts = (data.qpos[2:], data.qvel, *map(_flat, (data.cinert, data.cvel, data.qfrc_actuator, data.cfrc_ext)))
+
+    def cost() -> float:
+        return weight * float(add_reduce(square(control)))
+
+    return _humanoid_step(env, parts, cost, contact_forces=True, alive_always=True)
+
+
+def _paper_humanoid(env: Any) -> LeanStep:
+    """Make the step of trpl/HumanoidPaper-v4, without contact forces and with the cost of the clamped control."""
+    data, control, no_forces = env.data, env.data.ctrl, np.zeros(env.data.cfrc_ext.size)
+    parts = (data.qpos[2:], data.qvel, *map(_flat, (data.cinert, data.cvel, data.qfrc_actuator)), no_forces)
+
+    def cost() -> float:
+        return float(env.control_cost(control))
+
+    return _humanoid_step(env, parts, cost, contact_forces=False, alive_always=True)
+
+
+def _humanoid_with_forces(env: Any) -> LeanStep:
+    """Make the step of Humanoid-v5, with contact forces in the reward and no observations of the world body."""
+    data, control, forces = env.data, env.data.ctrl, env.data.cfrc_ext
+    weight, force_weight, (least, most) = env._ctrl_cost_weight, env._contact_cost_weight, env._contact_cost_range
+    by_body = map(_flat, (data.cinert[1:], data.cvel[1:], data.qfrc_actuator[6:], forces[1:]))
+
+    def cost() -> float:
+        contact = min(max(force_weight * float(add_reduce(square(forces), axis=None)), least), most)
+        return weight * float(add_reduce(square(control))) + contact
+
+    parts = (data.qpos[2:], data.qvel, *by_body)
+    return _humanoid_step(env, parts, cost, contact_forces=True, alive_always=False)
 
 
 def _flat(array: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ M2/(n − 1), so single values give var_n = var_{n−1} + (x_n − mean_{n−1})
 large by a factor of 2.5 to 3 after 2,048 steps and of 3.3 to 3.7 after 300,000.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -44,10 +44,19 @@ class ObservationNormaliser:
         return np.sqrt(self.variance + VARIANCE_FLOOR)
 
     def __call__(self, observation: np.ndarray) -> np.ndarray:
-        """Normalise with the current statistics: for evaluation, and for the last observation of an episode."""
+        """Normalise with the current statistics."""
+        return self.frozen()(observation)
+
+    def frozen(self) -> Callable[[np.ndarray], np.ndarray]:
+        """Take the normalisation with the current statistics, to use before they change.
+
+        Returns:
+            A function from observations to the same, normalised.
+        """
         if not self.enabled:
-            return observation.astype(np.float32)
-        return standardise(observation, self.mean, self.scale, self.clip)
+            return lambda observation: observation.astype(np.float32)
+        mean, scale, clip = self.mean, self.scale, self.clip
+        return lambda observation: standardise(observation, mean, scale, clip)
 
     def observe(self, observation: np.ndarray) -> np.ndarray:
         """Update the statistics with observations, then normalise them.
@@ -157,10 +166,7 @@ class RewardNormaliser:
             return rewards.astype(np.float32)
         discounted = np.array([self._discount(n, rewards[:, n], ended[:, n]) for n in range(self.num_envs)]).T
         variances = self._released_variances(discounted) if self.released else self._variances(discounted)
-        normalised = rewards / np.sqrt(variances + VARIANCE_FLOOR)[:, None]
-        if self.clip is not None:
-            normalised = np.clip(normalised, -self.clip, self.clip)
-        return normalised.astype(np.float32)
+        return clipped(rewards / np.sqrt(variances + VARIANCE_FLOOR)[:, None], self.clip)
 
     def _variances(self, discounted: np.ndarray) -> np.ndarray:
         """Compute the variance of all R [T, N] so far, after each step.

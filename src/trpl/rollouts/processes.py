@@ -33,21 +33,17 @@ class ProcessEnvironments(Environments):
                 " know one that was handed over as an object or a callable; vectorisation 'threads' takes it"
             )
         self.env_id, self.num_envs = task.env_id, num_envs
-        self.single: Environment | None = None
         makers = [_maker(task, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)]
         # spawned, not forked: JAX has threads, which a fork would not copy
         self._vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
         self.observation_size = int(self._vector.single_observation_space.shape[0])  # type: ignore[index]
-        self.action_size = int(self._vector.single_action_space.shape[0])  # type: ignore[index]
         self.head: Head = self._vector.get_attr("head")[0]
         self._num_calls = 0
 
     def begin(self) -> np.ndarray:
-        """Start an episode in each environment; return observations [N, obs]."""
         return np.array(self._ask(self._vector.reset)[0], dtype=np.float64)
 
     def step(self, step: Round) -> None:
-        """Step each environment."""
         self._num_calls += 1
         actions, observations, rewards, terminated, truncated, ended = step
         observations[:], rewards[:], terminated[:], truncated[:], info = self._ask(self._vector.step, actions)
@@ -73,7 +69,6 @@ class ProcessEnvironments(Environments):
         return True
 
     def position(self) -> int:
-        """Return the number of steps taken."""
         return self._num_calls
 
     def close(self) -> None:

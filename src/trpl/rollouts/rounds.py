@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from trpl.policies.heads import Head
-from trpl.rollouts.environments import Ended, Environment
+from trpl.rollouts.environments import Environment
 
 
 class Round(NamedTuple):
@@ -21,7 +21,7 @@ class Round(NamedTuple):
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    ended: Ended
+    ended: list[tuple[int, np.ndarray]]
 
 
 class Environments(Protocol):
@@ -29,9 +29,8 @@ class Environments(Protocol):
 
     num_envs: int
     observation_size: int
-    action_size: int
     head: Head
-    single: Environment | None  # the only one, if it can be stepped by itself
+    single: Environment | None = None  # the only one, if it can be stepped by itself
 
     def begin(self) -> np.ndarray:
         """Start an episode in each environment; return observations [N, obs]."""

@@ -119,7 +119,7 @@ def _environment(
     env_id = as_task(task).env_id
     try:
         environment = Environment(
-            as_task(task), seed=derived_seed(seed, VIDEO_STREAM), own_actions=True, render_mode=render_mode, **options
+            task, seed=derived_seed(seed, VIDEO_STREAM), own_actions=True, render_mode=render_mode, **options
         )
     except FaultyEnvironmentError as error:
         if not options:

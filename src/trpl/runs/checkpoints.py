@@ -63,9 +63,8 @@ def policy_arrays(state: Any, head: Head, collector: Collector) -> dict[str, np.
 
 
 def value_arrays(state: Any) -> dict[str, np.ndarray]:
-    """Collect the value function's weights, from the state or the learner state nested in it."""
-    learner = getattr(state, "learner", state)
-    return {name: np.asarray(weight) for name, weight in getattr(learner, "value", {}).items()}
+    """Collect the value function's weights, if the state has any."""
+    return {name: np.asarray(weight) for name, weight in getattr(state, "value", {}).items()}
 
 
 def acting_meta(head: Head, collector: Collector) -> dict[str, Any]:
@@ -90,11 +89,9 @@ def warm_start(state: Any, collector: Collector, *, source: Path) -> Any:
     collector.normaliser.start_from(arrays["observation/shift"], arrays["observation/scale"])
     policy = {name: jax.numpy.asarray(arrays[name]) for name in state.policy}
     value = _value_of(source)
-    learner = getattr(state, "learner", state)
-    fits = value.keys() == learner.value.keys() and all(value[n].shape == w.shape for n, w in learner.value.items())
-    anchor = {} if getattr(learner, "anchor", None) is None else {"anchor": jax.tree.map(jax.numpy.copy, policy)}
-    new = learner._replace(policy=policy, **anchor, **({"value": value} if fits else {}))
-    return state._replace(learner=new) if hasattr(state, "learner") else new
+    fits = value.keys() == state.value.keys() and all(value[n].shape == w.shape for n, w in state.value.items())
+    anchor = {} if getattr(state, "anchor", None) is None else {"anchor": jax.tree.map(jax.numpy.copy, policy)}
+    return state._replace(policy=policy, **anchor, **({"value": value} if fits else {}))
 
 
 def _value_of(source: Path) -> dict[str, Any]:
@@ -132,6 +129,8 @@ def learner_arrays(state: Any) -> dict[str, np.ndarray]:
 
 def learner_state(arrays: dict[str, np.ndarray], *, like: Any, where: Path) -> Any:
     """Rebuild a state with the structure of `like` from its leaves by path."""
+    nested = LEARNER + ".learner."  # where PAPI had the learner's leaves until 0.2
+    arrays = {name.replace(nested, f"{LEARNER}."): array for name, array in arrays.items()}
     paths, structure = jax.tree_util.tree_flatten_with_path(like)
     leaves = []
     for path, leaf in paths:

@@ -1,25 +1,15 @@
 """Evaluation of a run's policy."""
 
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from trpl.errors import CheckpointError, ConfigError
 from trpl.policies.acting import load_policy
+from trpl.policies.normaliser import standardise
 from trpl.policies.storage import check
 from trpl.rollouts.evaluation import Evaluation, Evaluator
 from trpl.runs.folder import locate, read_config
 from trpl.runs.trainer import task_of
-
-
-class FrozenNormaliser(NamedTuple):
-    """The constants of an observation normaliser."""
-
-    mean: np.ndarray
-    scale: np.ndarray
-    clip: float | None
-    enabled: bool = True
 
 
 def evaluate_run(path: str | Path, *, num_episodes: int | None = None, seed: int | None = None) -> Evaluation:
@@ -53,7 +43,7 @@ def evaluate_run(path: str | Path, *, num_episodes: int | None = None, seed: int
             )
         return evaluator.evaluate(
             policy.actor,
-            FrozenNormaliser(policy.shift, policy.scale, policy.clip),
+            partial(standardise, shift=policy.shift, scale=policy.scale, clip=policy.clip),
             epoch=check(checkpoint)["epoch"],
             num_episodes=config.eval_episodes if num_episodes is None else num_episodes,
         )

@@ -268,7 +268,7 @@ class Trainer:
         with self.watchdog.watching(self.evaluator.environment.position):
             found = self.evaluator.evaluate(
                 make_actor(self.state.policy, self.head),
-                self.collector.normaliser,
+                self.collector.normaliser.frozen(),
                 epoch=self.epoch,
                 num_episodes=self.config.eval_episodes,
             )

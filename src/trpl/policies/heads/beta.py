@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -24,15 +24,9 @@ class BetaHead(WithoutCovariance):
 
     action_size: int
     actions: ActionMap | None = field(default=None, compare=False)
-    kind: ClassVar[str] = "beta"
-
-    @property
-    def words(self) -> str:
-        return "Beta"
-
-    @property
-    def max_entropy(self) -> float:
-        return 0.0  # uniform on (0, 1)
+    kind = "beta"
+    words = "Beta"
+    max_entropy = 0.0  # uniform on (0, 1)
 
     @property
     def layers(self) -> tuple[Ending, ...]:

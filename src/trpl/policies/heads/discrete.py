@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class CategoricalHead(WithoutCovariance):
     sizes: tuple[int, ...]
     starts: tuple[int, ...]
     shape: tuple[int, ...] | None = None
-    kind: ClassVar[str] = "categorical"
+    kind = "categorical"
 
     @property
     def words(self) -> str:
@@ -89,11 +89,8 @@ class BernoulliHead(WithoutCovariance):
 
     action_size: int
     shape: tuple[int, ...]
-    kind: ClassVar[str] = "bernoulli"
-
-    @property
-    def words(self) -> str:
-        return "Bernoulli"
+    kind = "bernoulli"
+    words = "Bernoulli"
 
     @property
     def max_entropy(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -28,19 +28,10 @@ class GaussianHead:
     contextual: bool = False  # a covariance per state
     initial_std: float = 1.0
     actions: ActionMap | None = field(default=None, compare=False)
-    kind: ClassVar[str] = "gaussian"
-
-    @property
-    def words(self) -> str:
-        return "Gaussian"
-
-    @property
-    def max_entropy(self) -> float:
-        return math.inf
-
-    @property
-    def gaussian(self) -> bool:
-        return True
+    kind = "gaussian"
+    words = "Gaussian"
+    gaussian = True
+    max_entropy = math.inf
 
     @property
     def spread(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +21,8 @@ class ProductHead:
 
     parts: tuple[Head, ...]
     names: tuple[str, ...] | None = None
-    kind: ClassVar[str] = "product"
-
-    @property
-    def gaussian(self) -> bool:
-        return False
+    kind = "product"
+    gaussian = False
 
     @property
     def words(self) -> str:

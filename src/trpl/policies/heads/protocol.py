@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -99,26 +98,16 @@ class Head(Protocol):
         ...
 
 
-class WithoutCovariance(ABC):
+class WithoutCovariance:
     """A base class for heads without a covariance."""
 
-    @property
-    @abstractmethod
-    def words(self) -> str: ...
-
-    @property
-    @abstractmethod
-    def max_entropy(self) -> float: ...
-
-    @property
-    def gaussian(self) -> bool:
-        return False
+    gaussian = False
 
     @property
     def shared(self) -> Mapping[str, int]:
         return {}
 
-    def shaped(self, *, covariance: str, contextual: bool, initial_std: float) -> Any:
+    def shaped(self: Head, *, covariance: str, contextual: bool, initial_std: float) -> Head:
         given = {"covariance": covariance != "diagonal", "contextual": contextual, "initial_std": initial_std != 1.0}
         for name in (name for name, is_given in given.items() if is_given):
             raise ConfigError(f"{name} does not apply to a {self.words} policy: it has no covariance")
