@@ -166,6 +166,14 @@ def test_loading_may_change_a_setting(tmp_path):
     assert loaded.layer.mean_bound == 0.5
 
 
+def test_settings_may_change_between_updates():
+    model = TRPL("MlpPolicy", target_env(), **EAGER, mean_bound=10.0)
+    model.mean_bound = 1e-3
+    found = model.learn(32).logger.name_to_value
+    assert found["train/before_mean_max"] > 2e-3
+    assert found["train/after_mean_max"] == pytest.approx(1e-3, rel=1e-3)
+
+
 def test_evaluation_callback_and_normalised_vectorised_environments(tmp_path):
     env = VecNormalize(make_vec_env("Pendulum-v1", n_envs=3, seed=0))
     test_env = VecNormalize(make_vec_env("Pendulum-v1", seed=1), training=False, norm_reward=False)
@@ -319,6 +327,7 @@ def test_it_learns_a_known_answer():
         ({"projection_kwargs": {"foo": 1}}, "projection_kwargs do not fit projection 'kl': .*foo"),
         ({"mean_bound": "3e-2"}, "mean_bound must be a finite number, not '3e-2'"),
         ({"cov_bound": math.inf}, "cov_bound must be a finite number"),
+        ({"mean_bound": lambda progress: 0.03 * progress}, "mean_bound must be a finite number, not <function"),
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"batch_size": 31}, "minibatch of one sample"),
         ({"policy_kwargs": {"covariance": "low-rank"}}, "covariance must be one of"),
