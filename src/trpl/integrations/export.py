@@ -140,7 +140,11 @@ def export(run: Any, path: str | Path, *, format: str | None = None, vec_normali
     else:
         write_npz(source.policy, path)
         exported = load_npz(path)
-    check(exported, source, name=str(path))
+    try:
+        check(exported, source, name=str(path))
+    except ExportError:
+        path.unlink()  # nobody should deploy it
+        raise
     return path
 
 
