@@ -20,6 +20,7 @@ from torch import nn
 from trpl.cli import main
 from trpl.errors import CheckpointError, ExportError
 from trpl.integrations import export as exporting
+from trpl.integrations import torch_script
 from trpl.integrations.export import Deployable, Layer, export, load_npz
 from trpl.integrations.onnx import OPSET, load, session, to_model
 from trpl.integrations.sb3 import TRPL
@@ -184,6 +185,20 @@ def test_a_file_that_acts_otherwise_is_refused(run, tmp_path, monkeypatch):
         with pytest.raises(ExportError, match="actions differ"):
             export(run, tmp_path / name)
         assert not (tmp_path / name).exists()
+
+
+def test_a_script_that_acts_otherwise_is_refused(run, tmp_path, monkeypatch):
+    exact = torch_script.script
+    monkeypatch.setattr(torch_script, "script", lambda *x, **y: exact(*x, **y).replace("nn.Tanh()", "nn.ReLU()"))
+    with pytest.raises(ExportError, match="actions differ"):
+        export(run, tmp_path / "policy.pt")
+
+
+def test_double_precision_is_kept_until_observations_are_normalised(run, tmp_path):
+    """One observation is 250.123 and varies by 1e-4, which single precision would round away."""
+    policy = load_npz(export(run, tmp_path / "policy.npz"))
+    x = policy.shift + policy.scale * np.random.default_rng(1).standard_normal((50, policy.obs_size))
+    assert policy(x) == pytest.approx(load_policy(run)(x), abs=1e-5)
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path, run):
