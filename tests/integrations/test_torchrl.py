@@ -173,6 +173,18 @@ def test_a_shared_scale_is_solved_once_and_set():
     assert torch.allclose(actor.get_dist(data.select("observation")).base_dist.scale[0], projected.std)
 
 
+def test_a_scale_that_is_not_shared_is_refused():
+    actor = contextual_actor()
+    with pytest.raises(ValueError, match="scales of these states differ"):
+        TRPLLoss(actor, critic(), layer=LAYERS["kl"], shared_covariance=True)(collected(actor))
+    head, actor = shared_actor()
+    first = collected(actor)
+    head.set_(torch.full((2,), 0.7))
+    loss = TRPLLoss(actor, critic(), layer=LAYERS["kl"], shared_covariance=True)
+    with pytest.raises(ValueError, match="from one rollout"):
+        loss(torch.cat([first, collected(actor)]))
+
+
 def test_squashed_policies():
     torch.manual_seed(0)
     actor = contextual_actor(TanhNormal, distribution_kwargs={"tanh_loc": False})

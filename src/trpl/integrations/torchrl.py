@@ -204,7 +204,8 @@ class TRPLLoss(LossModule):
             The terms, to be added up (`loss_*`), and the KL and the entropy of the network's policy.
 
         Raises:
-            ValueError: If the minibatch lacks what the collector stores, or shapes do not match.
+            ValueError: If the minibatch lacks what the collector stores, shapes do not match, or the covariance is not
+                shared although `shared_covariance` says so.
         """
         keys = self.tensor_keys
         for key in _listed(keys.sample_log_prob):
@@ -305,6 +306,12 @@ def _split(distribution: Any) -> Split[Tensor]:
 
 
 def _with_one_scale(p: Gaussian[Tensor]) -> Gaussian[Tensor]:
-    """Give all states the first one's covariance."""
+    """Give all states the first one's covariance; refuse scales that differ by more than rounding."""
     num_event_axes = 1 if isinstance(p, DiagGaussian) else 2
-    return p.with_scale(p.scale[(0,) * (p.scale.ndim - num_event_axes)])
+    first = p.scale[(0,) * (p.scale.ndim - num_event_axes)]
+    if not torch.compiler.is_compiling() and not torch.allclose(p.scale, first.expand_as(p.scale), rtol=1e-3):
+        raise ValueError(
+            "shared_covariance=True, but the scales of these states differ: the actor must have one scale for all "
+            "states, and all states must be from one rollout"
+        )
+    return p.with_scale(first)
