@@ -189,9 +189,10 @@ def test_the_loss_pulls_the_prediction_alone():
 class Network(torch.nn.Module):
     is_diag, contextual_std = False, True
 
-    def __init__(self):
+    def __init__(self, log_std=0.0):
         super().__init__()
-        self.mean, self.raw = torch.nn.Linear(2, 2).double(), torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+        self.mean = torch.nn.Linear(2, 2).double()
+        self.raw = torch.nn.Parameter(torch.full((2,), log_std, dtype=torch.float64))
 
     def forward(self, obs):
         return self.mean(obs), torch.diag(self.raw.exp()).expand(len(obs), 2, 2)
@@ -211,6 +212,18 @@ def test_regression_brings_the_network_into_the_region():
     assert compat.KLProjectionLayer().trust_region_regression(policy, obs, old, 2, 0) == {}
 
 
+def test_regression_fits_a_shared_covariance_too():
+    torch.manual_seed(0)
+    obs = torch.randn(8, 2, dtype=torch.float64)
+    policy = Network(log_std=0.2)
+    policy.contextual_std = False
+    old = torch.zeros(8, 2, dtype=torch.float64), torch.eye(2, dtype=torch.float64).expand(8, 2, 2)
+    projection = compat.KLProjectionLayer(do_regression=True, regression_iters=300, regression_lr=0.01)
+    goal = projection(policy, policy(obs), old)[1][0, 0, 0].item()
+    projection.trust_region_regression(policy, obs, old, 1, 0)
+    assert policy.raw.exp().tolist() == pytest.approx([goal, goal], rel=1e-3)
+
+
 def test_metrics():
     p, q = policies()
     found = compat.KLProjectionLayer().compute_metrics(FULL, p, q)
@@ -228,7 +241,7 @@ def test_single_precision_is_computed_in_double_where_asked():
     [
         (lambda: compat.get_projection_layer("papi"), "PAPI is a method"),
         (lambda: compat.get_projection_layer("kl", scale_prec=False), "scale_prec"),
-        (lambda: compat.get_projection_layer("kl", bound=1.0), "unknown arguments of a projection: bound"),
+        (lambda: compat.get_projection_layer("kl", bound=1.0, device="cpu"), "arguments of a projection: bound$"),
         (lambda: compat.get_projection_layer("kl", entropy_schedule="cosine"), "must be 'linear', 'exp' or None"),
         (lambda: compat.KLProjectionLayer("w2"), "projects by kl, not 'w2'"),
         (lambda: compat.PAPIProjection(mean_bound=0.1), "PAPI is no layer here"),

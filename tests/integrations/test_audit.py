@@ -89,3 +89,12 @@ def test_sparse_policies_keep_their_ids():
     assert found.estimate is not None
     with pytest.raises(ValueError, match="must keep the old policy's ids"):
         exact_kl(new._replace(ids=ids.flip(0)), old)
+
+
+def test_bfloat16():
+    logits = torch.randn(2, 8, 5).bfloat16()
+    found, wanted = (
+        exact_kl(*(Categorical(x) for x in kind), actions=torch.zeros(8)) for kind in (logits, logits.double())
+    )
+    assert found.mean == pytest.approx(wanted.mean)
+    assert found.estimate == pytest.approx(wanted.estimate)

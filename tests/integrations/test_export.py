@@ -14,12 +14,13 @@ from gymnasium import spaces
 from host_worlds import Cameras, Target
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNormalize
 from torch import nn
 
 from trpl.cli import main
 from trpl.errors import CheckpointError, ExportError
 from trpl.integrations import export as exporting
+from trpl.integrations import torch_script
 from trpl.integrations.export import Deployable, Layer, export, load_npz
 from trpl.integrations.onnx import OPSET, load, session, to_model
 from trpl.integrations.sb3 import TRPL
@@ -180,8 +181,24 @@ def test_a_file_that_acts_otherwise_is_refused(run, tmp_path, monkeypatch):
         return policy._replace(scale=policy.scale * 1.01)
 
     monkeypatch.setattr(exporting, "from_checkpoint", wrong)
+    for name in ("policy.onnx", "policy.npz"):
+        with pytest.raises(ExportError, match="actions differ"):
+            export(run, tmp_path / name)
+        assert not (tmp_path / name).exists()
+
+
+def test_a_script_that_acts_otherwise_is_refused(run, tmp_path, monkeypatch):
+    exact = torch_script.script
+    monkeypatch.setattr(torch_script, "script", lambda *x, **y: exact(*x, **y).replace("nn.Tanh()", "nn.ReLU()"))
     with pytest.raises(ExportError, match="actions differ"):
-        export(run, tmp_path / "policy.onnx")
+        export(run, tmp_path / "policy.pt")
+
+
+def test_double_precision_is_kept_until_observations_are_normalised(run, tmp_path):
+    """One observation is 250.123 and varies by 1e-4, which single precision would round away."""
+    policy = load_npz(export(run, tmp_path / "policy.npz"))
+    x = policy.shift + policy.scale * np.random.default_rng(1).standard_normal((50, policy.obs_size))
+    assert policy(x) == pytest.approx(load_policy(run)(x), abs=1e-5)
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path, run):
@@ -197,6 +214,20 @@ def test_what_cannot_be_exported_is_refused(tmp_path, run):
     with pytest.raises(CheckpointError):
         export(tmp_path / "nothing", tmp_path / "policy.onnx")
     assert not (tmp_path / "policy.onnx").exists()
+
+
+class Classes(Target):
+    """The same with observations that are classes."""
+
+    observation_space = spaces.MultiDiscrete([3, 2])
+
+
+def test_observations_that_a_wrapper_changes_are_refused(tmp_path):
+    with pytest.raises(ExportError, match="only policies on vectors"):
+        export(TRPL("MlpPolicy", Classes(), device="cpu"), tmp_path / "policy.npz")
+    stacked = VecFrameStack(VecNormalize(DummyVecEnv([Target])), 2)
+    with pytest.raises(ExportError, match=r"VecNormalize is for .* \(\d,\), the policy for \(\d,\): .*VecFrameStack"):
+        export(TRPL("MlpPolicy", stacked, device="cpu"), tmp_path / "policy.npz")
 
 
 def test_numbers_one_can_check_on_paper():

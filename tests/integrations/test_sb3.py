@@ -166,6 +166,14 @@ def test_loading_may_change_a_setting(tmp_path):
     assert loaded.layer.mean_bound == 0.5
 
 
+def test_settings_may_change_between_updates():
+    model = TRPL("MlpPolicy", target_env(), **EAGER, mean_bound=10.0)
+    model.mean_bound = 1e-3
+    found = model.learn(32).logger.name_to_value
+    assert found["train/before_mean_max"] > 2e-3
+    assert found["train/after_mean_max"] == pytest.approx(1e-3, rel=1e-3)
+
+
 def test_evaluation_callback_and_normalised_vectorised_environments(tmp_path):
     env = VecNormalize(make_vec_env("Pendulum-v1", n_envs=3, seed=0))
     test_env = VecNormalize(make_vec_env("Pendulum-v1", seed=1), training=False, norm_reward=False)
@@ -304,6 +312,40 @@ def test_policy_and_value_are_fitted_apart():
         assert all(any(part in name for part in moving) for name in moved), moved
 
 
+class OddlyNamed(nn.Module):
+    """Networks of policy and value function under names that Stable-Baselines3 does not use."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.first, self.second, self.both = nn.Linear(size, 8), nn.Linear(size, 8), nn.Linear(size, size)
+        self.latent_dim_pi = self.latent_dim_vf = 8
+
+    def forward(self, features):
+        return self.forward_actor(features), self.forward_critic(features)
+
+    def forward_actor(self, features):
+        return self.first(self.both(features))
+
+    def forward_critic(self, features):
+        return self.second(self.both(features))
+
+
+class OwnExtractor(ActorCriticPolicy):
+    def _build_mlp_extractor(self):
+        self.mlp_extractor = OddlyNamed(self.features_dim)
+
+
+def test_a_value_function_under_any_name_learns_with_its_own_optimiser():
+    model = TRPL(OwnExtractor, target_env(), **EAGER)
+    networks = model.policy.mlp_extractor
+    fitted = {id(p) for group in model.policy.value_optimizer.param_groups for p in group["params"]}
+    wanted = [*networks.second.parameters(), *model.policy.value_net.parameters()]
+    assert fitted == {id(p) for p in wanted}
+    before = [p.detach().clone() for p in networks.parameters()]
+    model.learn(32)
+    assert not any(torch.equal(old, new) for old, new in zip(before, networks.parameters(), strict=True))
+
+
 def test_it_learns_a_known_answer():
     settings = SMALL | {"n_steps": 64, "batch_size": 64, "n_epochs": 10, "n_epochs_vf": 5, "learning_rate": 3e-3}
     model = TRPL("MlpPolicy", target_env(4), **settings).learn(64 * 4 * 10)
@@ -319,6 +361,7 @@ def test_it_learns_a_known_answer():
         ({"projection_kwargs": {"foo": 1}}, "projection_kwargs do not fit projection 'kl': .*foo"),
         ({"mean_bound": "3e-2"}, "mean_bound must be a finite number, not '3e-2'"),
         ({"cov_bound": math.inf}, "cov_bound must be a finite number"),
+        ({"mean_bound": lambda progress: 0.03 * progress}, "mean_bound must be a finite number, not <function"),
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"batch_size": 31}, "minibatch of one sample"),
         ({"policy_kwargs": {"covariance": "low-rank"}}, "covariance must be one of"),

@@ -90,6 +90,55 @@ def test_against_divergences_computed_apart(kind, algorithm):
     assert logged["exact/kl_estimate"] > 0
 
 
+class Rollout(BaseCallback):
+    """Keeps the last rollout and the log-densities that the algorithm stored with it."""
+
+    def _on_step(self):
+        return True
+
+    def _on_rollout_end(self):
+        buffer = self.model.rollout_buffer
+        names = [name for name in ("observations", "actions", "log_probs", "action_masks") if hasattr(buffer, name)]
+        self.kept = {name: torch.as_tensor(getattr(buffer, name)).flatten(0, 1).clone() for name in names}
+
+
+def estimate_by_host(model, kept, actions, **masks):
+    with torch.no_grad():
+        log_ratio = model.policy.evaluate_actions(kept["observations"], actions, **masks)[1] - kept["log_probs"]
+    return float((log_ratio.exp() - 1.0 - log_ratio).mean())
+
+
+def test_the_estimate_of_squashed_actions_is_the_hosts():
+    space, options = spaces.Box(-1.0, 1.0, (2,), np.float32), {"squash_output": True}
+    model = PPO("MlpPolicy", Choice(space), n_steps=64, use_sde=True, policy_kwargs=options, seed=0, device="cpu")
+    exact, rollout = ExactKL(), Rollout()
+    model.learn(64, callback=[exact, rollout])
+    wanted = estimate_by_host(model, rollout.kept, rollout.kept["actions"])
+    assert exact.last.estimate == pytest.approx(wanted, rel=1e-3)
+
+
+class Forbidding(Choice):
+    """The first class may not be chosen; of every action space as `sb3_contrib` lays out its masks."""
+
+    def action_masks(self):
+        sizes = {spaces.Discrete: [4], spaces.MultiDiscrete: [3, 2], spaces.MultiBinary: [2, 2, 2]}
+        return np.arange(sum(sizes[type(self.action_space)])) > 0
+
+
+@pytest.mark.parametrize("kind", ["categorical", "several", "bernoulli"])
+def test_forbidden_actions_do_not_count(kind):
+    contrib = pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed")
+    settings = {"n_steps": 64, "learning_rate": 0.01, "seed": 0, "device": "cpu"}
+    model = contrib.MaskablePPO("MlpPolicy", Forbidding(KINDS[kind][0]), **settings)
+    exact, rollout = ExactKL(), Rollout()
+    model.learn(64, callback=[exact, rollout])
+    kept = rollout.kept
+    actions = kept["actions"][:, 0] if kind == "categorical" else kept["actions"]
+    wanted = estimate_by_host(model, kept, actions, action_masks=kept["action_masks"])
+    assert exact.last.estimate == pytest.approx(wanted, rel=1e-3)
+    assert exact.last.mean == pytest.approx(wanted, rel=0.5)  # of masked policies; the estimate is noisy
+
+
 def test_beside_what_trpl_logs_itself():
     model = TRPL("MlpPolicy", Target(), n_steps=64, batch_size=32, learning_rate=0.01, seed=0, device="cpu")
     exact = ExactKL()

@@ -175,6 +175,19 @@ def test_bad_settings(region, words):
         trained(1, trust_region=region)
 
 
+class Averaging(PerState):
+    """Its log-density is the mean over the dimensions of an action."""
+
+    def __init__(self, **spaces):
+        super().__init__(**spaces)
+        GaussianMixin.__init__(self, reduction="mean", role="policy")
+
+
+def test_a_log_density_that_is_no_sum_is_refused():
+    with pytest.raises(ValueError, match="reduction must be 'sum'"):
+        trained(1, Averaging)
+
+
 def test_the_joint_projection_needs_a_deviation_per_state():
     with pytest.raises(ValueError, match="its own covariance"):
         trained(1, trust_region={"projection": "kl-joint"})

@@ -22,6 +22,8 @@ with warnings.catch_warnings():
         TanhNormal,
         ValueOperator,
     )
+    from torchrl.objectives import ClipPPOLoss
+    from torchrl.objectives.utils import ValueEstimators
     from torchrl.objectives.value import GAE
 
 from trpl import Categorical, DiagGaussian, Product, entropy, kl, kl_parts
@@ -124,6 +126,38 @@ def test_gradients_reach_actor_and_critic_apart():
     assert not data["loc"].requires_grad  # what the collector wrote is left alone
 
 
+@pytest.mark.parametrize("kind", ["GAE", "TD0", "TD1", "TDLambda"])
+def test_advantages_that_are_missing_are_computed_as_in_torchrls_ppo(kind):
+    torch.manual_seed(0)
+    actor, value = contextual_actor(), critic()
+    data = collected(actor).reshape(8, 8).exclude("advantage", "value_target")
+    later = {"observation": torch.randn(8, 8, 3), "reward": torch.randn(8, 8, 1)}
+    endings = {name: torch.zeros(8, 8, 1, dtype=torch.bool) for name in ("done", "terminated")}
+    data["next"] = TensorDict(later | endings, [8, 8])
+    move(actor)
+    ours, theirs = TRPLLoss(actor, value, layer=LAYERS["kl"]), ClipPPOLoss(actor, value)
+    for loss in (ours, theirs):
+        loss.make_value_estimator(ValueEstimators[kind], gamma=0.9)
+    given = data.copy()
+    theirs.value_estimator(given, params=theirs.critic_network_params.data, target_params=theirs.critic_network_params)
+    found, wanted = ours(data), ours(given)
+    assert data.get("advantage", None) is None
+    for name in ("loss_objective", "loss_critic"):
+        assert found[name].item() == pytest.approx(wanted[name].item(), rel=1e-6)
+
+
+def test_what_a_minibatch_lacks_is_said():
+    actor = contextual_actor()
+    data = collected(actor)
+    loss = TRPLLoss(actor, critic(), layer=LAYERS["kl"])
+    with pytest.raises(ValueError, match="no 'action_log_prob': make the actor with return_log_prob=True"):
+        loss(data.exclude("action_log_prob"))
+    with pytest.raises(ValueError, match="no 'scale' of the policy that acted"):
+        loss(data.exclude("scale"))
+    with pytest.raises(ValueError, match=r"shapes are \(64, 64\) and \(64,\)"):
+        loss(data.copy().set("action_log_prob", data["action_log_prob"][:, None]))
+
+
 def test_a_shared_scale_is_solved_once_and_set():
     torch.manual_seed(0)
     head, actor = shared_actor()
@@ -137,6 +171,18 @@ def test_a_shared_scale_is_solved_once_and_set():
     assert loss(data)["loss_penalty"].item() == pytest.approx(0.0, abs=1e-9)  # the mean has not moved
     head.set_(projected.std)
     assert torch.allclose(actor.get_dist(data.select("observation")).base_dist.scale[0], projected.std)
+
+
+def test_a_scale_that_is_not_shared_is_refused():
+    actor = contextual_actor()
+    with pytest.raises(ValueError, match="scales of these states differ"):
+        TRPLLoss(actor, critic(), layer=LAYERS["kl"], shared_covariance=True)(collected(actor))
+    head, actor = shared_actor()
+    first = collected(actor)
+    head.set_(torch.full((2,), 0.7))
+    loss = TRPLLoss(actor, critic(), layer=LAYERS["kl"], shared_covariance=True)
+    with pytest.raises(ValueError, match="from one rollout"):
+        loss(torch.cat([first, collected(actor)]))
 
 
 def test_squashed_policies():

@@ -154,6 +154,24 @@ def test_everything_kept_leaves_an_empty_rest():
     torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("num_kept", [5, 45])  # of 40 allowed tokens
+def test_forbidden_tokens_are_as_if_they_were_not_there(num_kept):
+    hidden, head, _ = make("bias")
+    sampled, allowed = torch.randint(40, hidden.shape[:-1]), torch.arange(VOCABULARY) < 40
+    hidden.requires_grad_()
+    forbidding = head._replace(bias=head.bias.masked_fill(~allowed, -torch.inf))
+    smaller = head._replace(weight=head.weight[allowed], bias=head.bias[allowed])
+    ids = choose_kept(hidden, smaller, sampled, kept_tokens=num_kept).policy.ids
+    more = torch.arange(40, 45).expand(*ids.shape[:-1], 5)[..., : num_kept - ids.shape[-1]]  # forbidden ones too
+    wanted, found = score_kept(hidden, smaller, ids), score_kept(hidden, forbidding, torch.cat((ids, more), -1))
+    kept = [*range(ids.shape[-1]), -1]
+    torch.testing.assert_close(found.policy.log_probs[..., kept], wanted.policy.log_probs)
+    torch.testing.assert_close(found.entropy, wanted.entropy)
+    for a, b in ((found.entropy, wanted.entropy), (found.policy.log_probs[..., 0], wanted.policy.log_probs[..., 0])):
+        (gradient,), (other,) = (torch.autograd.grad(x.sum(), hidden, retain_graph=True) for x in (a, b))
+        torch.testing.assert_close(gradient, other)
+
+
 def test_half_precision_weights_are_summed_in_float32():
     hidden, head, sampled = make("bias", dtype=torch.bfloat16)
     wide = Head(head.weight.float(), head.bias.float())

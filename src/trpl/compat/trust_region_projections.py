@@ -100,8 +100,9 @@ class BaseProjectionLayer:
     ) -> None:
         if proj_type and proj_type != self.proj_type:
             raise ValueError(f"{type(self).__name__} projects by {self.proj_type or 'nothing'}, not {proj_type!r}")
-        if unknown.keys() - {"optimizer_type_reg", "device"}:
-            raise ValueError(f"unknown arguments of a projection: {', '.join(sorted(unknown))}")
+        others = unknown.keys() - {"optimizer_type_reg", "device"}
+        if others:
+            raise ValueError(f"unknown arguments of a projection: {', '.join(sorted(others))}")
         if not self.proj_type and entropy_schedule not in NO_SCHEDULE:
             raise ValueError("without a projection trpl does not control the entropy; drop the entropy_schedule")
         if not scale_prec:
@@ -161,12 +162,7 @@ class BaseProjectionLayer:
         unpulled = 0.0 * (p[0].sum() + p[1].sum())
         if self._layer is None:
             return unpulled
-        if set_variance or not is_contextual(policy):  # a layer's penalty pulls no shared covariance
-            mean, cov = self.trust_region_value(policy, p, (proj_p[0].detach(), proj_p[1].detach()))
-            penalty = mean if set_variance else mean + cov
-        else:
-            penalty = self._layer.penalty(self._gaussian(policy, p), self._gaussian(policy, proj_p))
-        return self.trust_region_coeff * penalty.mean() + unpulled
+        return self.trust_region_coeff * self._penalty(policy, p, proj_p, set_variance=set_variance) + unpulled
 
     def trust_region_value(self, policy: Any, p: MeanAndChol, q: MeanAndChol) -> tuple[Tensor, Tensor]:
         """Compute mean and covariance part of the bounded distance, state by state.
@@ -206,7 +202,7 @@ class BaseProjectionLayer:
         for _ in range(self.regression_iters):
             for rows in torch.randperm(len(obs), device=obs.device).chunk(n_minibatches):
                 p, goal = policy(obs[rows]), (target[0][rows], target[1][rows])
-                loss = self._layer.penalty(self._gaussian(policy, p), self._gaussian(policy, goal)).mean()
+                loss = self._penalty(policy, p, goal)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -250,6 +246,13 @@ class BaseProjectionLayer:
     def _gaussian(self, policy: Any, p: MeanAndChol) -> Gaussian[Tensor]:
         mean, chol = p if self.dtype is None else (x.to(self.dtype) for x in p)
         return as_gaussian(policy, (mean, chol))
+
+    def _penalty(self, policy: Any, p: MeanAndChol, proj_p: MeanAndChol, *, set_variance: bool = False) -> Tensor:
+        """Compute the mean distance to a projection, a constant; with `set_variance` that of the means alone."""
+        if set_variance or not is_contextual(policy):  # a layer's penalty pulls no shared covariance
+            mean, cov = self.trust_region_value(policy, p, (proj_p[0].detach(), proj_p[1].detach()))
+            return (mean if set_variance else mean + cov).mean()
+        return self._layer.penalty(self._gaussian(policy, p), self._gaussian(policy, proj_p)).mean()
 
     def _entropy_target(self, policy: Any, q: MeanAndChol, dim: int, step: int) -> Any:
         schedule = get_entropy_schedule(self.entropy_schedule, self.total_train_steps or 0, self.action_dim or dim)

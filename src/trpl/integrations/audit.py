@@ -158,4 +158,7 @@ def summary(parts: Iterable[Divergences], *, bound: float | None = None) -> KLAu
 def _constant(x: object) -> np.ndarray:
     """Copy an array of any framework to NumPy."""
     detach = getattr(x, "detach", None)
-    return np.array(x if detach is None else detach().cpu().numpy())
+    if detach is None:
+        return np.array(x)
+    tensor = detach().cpu()
+    return np.array((tensor.double() if tensor.is_floating_point() else tensor).numpy())  # NumPy has no bfloat16

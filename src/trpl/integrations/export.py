@@ -71,7 +71,7 @@ class Deployable(NamedTuple):
 
     def __call__(self, observations: np.ndarray) -> Any:
         """Return noise-free actions for raw observations [..., obs]; float32 for a box."""
-        x = np.asarray(observations, np.float32)
+        x = np.asarray(observations)
         if self.shift is not None and self.scale is not None:
             x = (x - self.shift) / self.scale
         x = clipped(x, self.clip)
@@ -136,11 +136,15 @@ def export(run: Any, path: str | Path, *, format: str | None = None, vec_normali
         from trpl.integrations import torch_script
 
         torch_script.write(source.policy, path)
-        exported = torch_script.load(source.policy, path)
+        exported = torch_script.load(path)
     else:
         write_npz(source.policy, path)
         exported = load_npz(path)
-    check(exported, source, name=str(path))
+    try:
+        check(exported, source, name=str(path))
+    except ExportError:
+        path.unlink()  # nobody should deploy it
+        raise
     return path
 
 

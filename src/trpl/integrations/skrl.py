@@ -100,6 +100,8 @@ class TRPL(PPO):
         self.region = chosen if isinstance(chosen, TrustRegion) else TrustRegion(**chosen)
         if not hasattr(self.policy, "_g_distribution"):
             raise ValueError(f"the policy must be a skrl GaussianMixin; it is {type(self.policy).__name__}")
+        if self.policy._g_reduction is not torch.sum:
+            raise ValueError("the policy's reduction must be 'sum': a ratio needs the log-density of the whole action")
         self.initial_entropy = InitialEntropy()
         self.checkpoint_modules[SCHEDULE] = self.initial_entropy
         self._shared: SharedDeviation | None = None

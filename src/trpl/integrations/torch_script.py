@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -150,14 +152,15 @@ def _number(x: float) -> str:
     return repr(float(x)) if np.isfinite(x) else f'float("{float(x)}")'
 
 
-def load(policy: Deployable, path: str | Path) -> Any:
-    """Load the weights in `path` as a function of NumPy observations."""
-    state = torch.load(path, weights_only=True)
-    layers = tuple(
-        layer._replace(weight=state[f"network.{i}.weight"].numpy().T, bias=state[f"network.{i}.bias"].numpy())
-        for layer, i in zip(policy.layers, _positions(policy), strict=True)
-    )
-    return policy._replace(layers=layers, **{name: state[name].numpy() for name in _buffers(policy)})
+def load(path: str | Path) -> Callable[[np.ndarray], Any]:
+    """Run the script beside the weights in `path`, and return its policy as a function of NumPy observations."""
+    policy = runpy.run_path(str(Path(path).with_suffix(".py")))["load"]()
+
+    @torch.no_grad()
+    def act(observations: np.ndarray) -> Any:
+        return policy(torch.from_numpy(observations))
+
+    return act
 
 
 def _buffers(policy: Deployable) -> dict[str, np.ndarray]:

@@ -20,8 +20,8 @@ with needs("torchrl"):
     from torch import Tensor, nn
     from torch.nn import functional as F
     from torchrl.objectives.common import LossModule
-    from torchrl.objectives.utils import ValueEstimators
-    from torchrl.objectives.value import GAE
+    from torchrl.objectives.utils import ValueEstimators, default_value_kwargs
+    from torchrl.objectives.value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator
 
 from trpl.families import Categorical, Policy, Product, entropy, kl, log_prob
 from trpl.gaussians import DiagGaussian, FullGaussian, Gaussian
@@ -30,6 +30,12 @@ from trpl.losses import normalised, surrogate
 from trpl.types import cast
 
 KEYS = ("loc", "scale", "old_loc", "old_scale")
+ESTIMATORS = {
+    ValueEstimators.GAE: GAE,
+    ValueEstimators.TD0: TD0Estimator,
+    ValueEstimators.TD1: TD1Estimator,
+    ValueEstimators.TDLambda: TDLambdaEstimator,
+}
 
 
 class SharedScale(nn.Module):
@@ -168,20 +174,21 @@ class TRPLLoss(LossModule):
         self._set_in_keys()
 
     def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> TRPLLoss:
-        """Use GAE with this loss's value function; other estimators may be passed or used separately.
+        """Choose how `forward` computes advantages and value targets where a minibatch has none.
 
         Args:
-            value_type: One of TorchRL's `ValueEstimators`; GAE by default.
+            value_type: GAE (the default), TD0, TD1 or TDLambda of TorchRL's `ValueEstimators`, or an estimator.
             **hyperparams: Its settings, `gamma` and `lmbda` for example.
 
         Returns:
             This loss.
         """
-        if value_type not in (None, ValueEstimators.GAE):
+        value_type = value_type or self.default_value_estimator
+        if value_type not in ESTIMATORS:
             return super().make_value_estimator(value_type, **hyperparams)
-        settings: dict[str, Any] = {"gamma": 0.99, "lmbda": 0.95} | hyperparams
-        self.value_type = ValueEstimators.GAE
-        self._value_estimator = GAE(value_network=self.critic_network, **settings)
+        settings = {**default_value_kwargs(value_type), "differentiable": False, **hyperparams}
+        self.value_type = value_type
+        self._value_estimator = ESTIMATORS[value_type](value_network=self.critic_network, **settings)
         self._forward_value_estimator_keys()
         return self
 
@@ -190,17 +197,33 @@ class TRPLLoss(LossModule):
         """Compute the terms of the loss.
 
         Args:
-            tensordict: A minibatch with the old policy's parameters, actions, advantages and value targets.
+            tensordict: A minibatch with the old policy's parameters, actions, advantages and value targets. Without
+                advantages, the value estimator computes them, as in TorchRL's PPO.
 
         Returns:
             The terms, to be added up (`loss_*`), and the KL and the entropy of the network's policy.
+
+        Raises:
+            ValueError: If the minibatch lacks what the collector stores, shapes do not match, or the covariance is not
+                shared although `shared_covariance` says so.
         """
         keys = self.tensor_keys
+        for key in _listed(keys.sample_log_prob):
+            if key not in tensordict.keys(include_nested=True):
+                raise ValueError(f"the minibatch has no {key!r}: make the actor with return_log_prob=True")
+        if keys.advantage not in tensordict.keys(include_nested=True):
+            tensordict = tensordict.copy()
+            critic = {"params": self.critic_network_params, "target_params": self.target_critic_network_params}
+            with torch.no_grad():
+                self.value_estimator(tensordict, **critic)
         predicted, old = self._policies(tensordict)
         projected = self._project(predicted.policy, old)
         before = sum(tensordict.get(key) for key in _listed(keys.sample_log_prob))
         log_ratio = _log_prob(predicted, projected, [tensordict.get(key) for key in _listed(keys.action)]) - before
         advantage = tensordict.get(keys.advantage).squeeze(-1)
+        if log_ratio.shape != advantage.shape:
+            shapes = f"{tuple(log_ratio.shape)} and {tuple(advantage.shape)}"
+            raise ValueError(f"needs one ratio and one advantage [..., 1] per state; their shapes are {shapes}")
         advantage = normalised(advantage, unbiased=True) if self.normalize_advantage else advantage
         penalty = self.layer.penalty(predicted.policy, projected).mean()  # type: ignore[operator]
         here = predicted.policy.detached()
@@ -242,6 +265,9 @@ class TRPLLoss(LossModule):
 
     def _policies(self, tensordict: TensorDictBase) -> tuple[Split[Tensor], Policy[Tensor]]:
         """Return the network's policy, and the one that collected the data."""
+        for key in self.actor_network[-1].in_keys:
+            if key not in tensordict.keys(include_nested=True):
+                raise ValueError(f"the minibatch has no {key!r} of the policy that acted, which a collector stores")
         old = _split(self.actor_network.build_dist_from_params(tensordict))
         with self.actor_network_params.to_module(self.actor_network):
             seen = tensordict.select(*self.actor_network.in_keys).copy()  # the network writes its parameters there
@@ -280,6 +306,12 @@ def _split(distribution: Any) -> Split[Tensor]:
 
 
 def _with_one_scale(p: Gaussian[Tensor]) -> Gaussian[Tensor]:
-    """Give all states the first one's covariance."""
+    """Give all states the first one's covariance; refuse scales that differ by more than rounding."""
     num_event_axes = 1 if isinstance(p, DiagGaussian) else 2
-    return p.with_scale(p.scale[(0,) * (p.scale.ndim - num_event_axes)])
+    first = p.scale[(0,) * (p.scale.ndim - num_event_axes)]
+    if not torch.compiler.is_compiling() and not torch.allclose(p.scale, first.expand_as(p.scale), rtol=1e-3):
+        raise ValueError(
+            "shared_covariance=True, but the scales of these states differ: the actor must have one scale for all "
+            "states, and all states must be from one rollout"
+        )
+    return p.with_scale(first)

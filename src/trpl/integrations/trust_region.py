@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, SupportsFloat, TypeVar
 
 from trpl.entropy_schedule import SCHEDULES, scheduled, within_reach
 from trpl.errors import ConvergenceError
@@ -91,7 +91,7 @@ class TrustRegion:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
         for name in ("mean_bound", "cov_bound", "regression_weight", "target_entropy", "temperature"):
             value = getattr(self, name)
-            if isinstance(value, str | bool) or not math.isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, SupportsFloat) or not math.isfinite(value):
                 raise ValueError(f"{name} must be a finite number, not {value!r}")
         for name in ("mean_bound", "cov_bound", "temperature"):
             if not getattr(self, name) > 0:

@@ -34,7 +34,7 @@ class Head(NamedTuple):
 
     Attributes:
         weight: Vocabulary matrix `[vocabulary, hidden]`; the embedding itself if the two are tied.
-        bias: `[vocabulary]`, or None.
+        bias: `[vocabulary]`, or None; −inf forbids a token.
         scale: Factor on the logits.
         softcap: Bound c of a soft cap c·tanh(·/c) on the scaled logits, or None.
         temperature: Divisor of the final logits, the sampling temperature.
@@ -198,7 +198,7 @@ def _fold(logits: Tensor, ids: Tensor) -> _Folded:
     shifted = logits.sub_(highest[:, None])
     weights = shifted.exp()
     total = weights.sum(1)
-    shifted.scatter_(1, places, 0.0)  # their weight is 0, and 0 · (−inf) would be NaN
+    shifted.clamp_min_(torch.finfo(logits.dtype).min)  # where a weight is 0: 0 · (−inf) would be NaN
     mean = torch.linalg.vecdot(weights, shifted) / torch.where(total > 0.0, total, 1.0)
     log_rest = highest + total.log()
     log_total = torch.logaddexp(kept.logsumexp(1), log_rest)
@@ -211,17 +211,17 @@ def _fold(logits: Tensor, ids: Tensor) -> _Folded:
 
 def _pull(logits: Tensor, ids: Tensor, folded: _Folded, kept: Tensor | None, entropy: Tensor | None) -> Tensor:
     """Compute the cotangent of the logits, overwriting them."""
-    places = torch.where(ids < 0, ids[:, :1], ids)
+    places, lowest = torch.where(ids < 0, ids[:, :1], ids), torch.finfo(logits.dtype).min
     to_entropy = None
     if entropy is not None:  # −e p (log p + H)
-        log_p = logits - folded.log_total[:, None]
+        log_p = (logits - folded.log_total[:, None]).clamp_min_(lowest)
         to_entropy = log_p.exp().mul_(log_p.add_(folded.entropy[:, None])).mul_(-entropy[:, None])
     if kept is None:
         return logits.zero_() if to_entropy is None else to_entropy
     kept = torch.where(torch.isfinite(folded.log_probs), kept, 0.0)  # an empty place, or an empty rest
     probs, total = folded.log_probs.exp(), kept.sum(1, keepdim=True)
     at_kept, at_rest = (kept - probs * total).split((ids.shape[1], 1), 1)
-    logits.sub_(folded.log_rest[:, None]).exp_().mul_(at_rest)
+    logits.sub_(folded.log_rest.clamp_min(lowest)[:, None]).exp_().mul_(at_rest)  # the rest may have no mass
     logits.scatter_(1, places, torch.where(ids < 0, at_kept[:, :1], at_kept))
     return logits if to_entropy is None else logits.add_(to_entropy)
 

@@ -174,7 +174,7 @@ class TRPL(OnPolicyAlgorithm):
             self._setup_model()
 
     def _setup_model(self) -> None:
-        self.region = TrustRegion(**{field.name: getattr(self, field.name) for field in fields(TrustRegion)})
+        self.region = self._read_region()
         single = self.batch_size < 2 or (self.n_steps * self.n_envs) % self.batch_size == 1
         if single and self.normalize_advantage:
             raise ValueError(
@@ -185,6 +185,10 @@ class TRPL(OnPolicyAlgorithm):
         super()._setup_model()
         add_optimisers(self.policy, self.lr_schedule)
         self.region.check_serves(gaussian=isinstance(self.action_space, spaces.Box), words=str(self.action_space))
+
+    def _read_region(self) -> TrustRegion:
+        """Make the trust region of the current settings, which callbacks may change between updates."""
+        return TrustRegion(**{field.name: getattr(self, field.name) for field in fields(TrustRegion)})
 
     @property
     def layer(self) -> Any:
@@ -213,6 +217,7 @@ class TRPL(OnPolicyAlgorithm):
 
         The old policy is the network that collected the rollout.
         """
+        self.region = self._read_region()
         samples = self._samples()
         self._update_learning_rates()
         self.policy.set_training_mode(True)

@@ -22,9 +22,9 @@ STATES_AT_ONCE = 4096
 
 
 class Part(NamedTuple):
-    """Some states of a rollout, the actions taken there, and the policy that took them."""
+    """Some states of a rollout, the actions taken there (before squashing), and the policy that took them."""
 
-    observations: Any
+    inputs: tuple[Any, ...]  # arguments of the policy's `get_distribution`
     actions: Tensor
     old: Policy
 
@@ -77,34 +77,39 @@ class ExactKL(BaseCallback):
         if not self._parts:
             return
         self.last = summary(
-            (divergences(self._policy(part.observations), part.old, actions=part.actions) for part in self._parts),
+            (divergences(_value(self._policy(part.inputs)), part.old, actions=part.actions) for part in self._parts),
             bound=self.bound,
         )
         self._parts = []
         for name, value in self.last.figures(self.prefix).items():
             self.logger.record(name, value)
 
-    def _part(self, observations: Any, actions: Tensor) -> Part:
-        old = read(self._policy(observations))
-        return Part(observations, actions[:, 0] if isinstance(old, Categorical) else actions, old)
+    def _part(self, inputs: tuple[Any, ...], actions: Tensor) -> Part:
+        distribution = self._policy(inputs)
+        old = read(_value(distribution))
+        squash = getattr(distribution, "bijector", None)
+        if squash is not None:
+            actions = squash.inverse(actions)
+        return Part(inputs, actions[:, 0] if isinstance(old, Categorical) else actions, old)
 
-    def _batches(self) -> Iterator[tuple[Any, Tensor]]:
-        """Yield observations and actions of the last rollout."""
+    def _batches(self) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+        """Yield the policy's inputs and the actions of the last rollout."""
         buffer, device = self.model.rollout_buffer, self.model.device  # type: ignore[attr-defined]
-        actions = buffer.actions.reshape(-1, buffer.actions.shape[-1])
+        actions, masks = _flat(buffer.actions), getattr(buffer, "action_masks", None)  # masks: of MaskablePPO
         for start in range(0, len(actions), STATES_AT_ONCE):
             rows = slice(start, start + STATES_AT_ONCE)
             if isinstance(buffer.observations, dict):
                 found: Any = {name: _flat(x)[rows] for name, x in buffer.observations.items()}
             else:
                 found = _flat(buffer.observations)[rows]
-            yield obs_as_tensor(found, device), torch.as_tensor(actions[rows])
+            seen = obs_as_tensor(found, device)
+            yield (seen,) if masks is None else (seen, _flat(masks)[rows]), torch.as_tensor(actions[rows])
 
     @torch.no_grad()
-    def _policy(self, observations: Any) -> Given:
+    def _policy(self, inputs: tuple[Any, ...]) -> Any:
         policy = self.model.policy
         policy.set_training_mode(False)
-        return _value(policy.get_distribution(observations))  # type: ignore[operator]
+        return policy.get_distribution(*inputs)  # type: ignore[operator]
 
 
 def _flat(x: np.ndarray) -> np.ndarray:
@@ -116,7 +121,8 @@ def _value(distribution: Any) -> Given:
     """Extract what `trpl.integrations.audit.read` takes from a distribution of Stable-Baselines3."""
     if isinstance(distribution, GaussianDistribution):
         return distribution.gaussian
-    inside = distribution.distribution
+    several = getattr(distribution, "distributions", None)  # of MaskablePPO
+    inside = distribution.distribution if several is None else several
     if isinstance(inside, list):  # MultiDiscrete
         return Product(tuple(Categorical(part.logits) for part in inside))
     return d.Independent(inside, 1) if isinstance(inside, d.Normal | d.Bernoulli) else inside

@@ -34,10 +34,10 @@ def from_model(
         raise ExportError(
             f"cannot export a {type(model).__name__}: it must be a run folder or an on-policy model (TRPL, PPO, A2C)"
         )
-    policy = model.policy
-    if type(policy.pi_features_extractor) is not FlattenExtractor or len(model.observation_space.shape or ()) != 1:
+    policy, shape = model.policy, model.observation_space.shape
+    found = _acting(model.action_space, policy) if type(policy.pi_features_extractor) is FlattenExtractor else None
+    if found is None or shape != (found.obs_size,):  # another size: classes as one-hot vectors, or a memory
         raise ExportError("only policies on vectors without a features extractor of their own can be exported")
-    found = _acting(model.action_space, policy)
 
     def own(observations: np.ndarray) -> np.ndarray:
         actions = model.predict(observations, deterministic=True)[0]
@@ -47,6 +47,11 @@ def from_model(
     if vec_normalize is None or not vec_normalize.norm_obs:
         return found, own
     statistics = vec_normalize.obs_rms
+    if statistics.mean.shape != shape:  # type: ignore[union-attr]
+        raise ExportError(
+            f"VecNormalize is for observations of shape {statistics.mean.shape}, the policy for {shape}: wrappers that"  # type: ignore[union-attr]
+            " change observations, such as VecFrameStack, must be inside of it"
+        )
     normalising = found._replace(
         shift=np.asarray(statistics.mean, np.float64),  # type: ignore[union-attr]
         scale=np.sqrt(statistics.var + vec_normalize.epsilon),  # type: ignore[union-attr]

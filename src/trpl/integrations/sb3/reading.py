@@ -6,6 +6,8 @@ with the policy, since fitting the value function would change the policy.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -95,9 +97,33 @@ def value_optimizer(policy: ActorCriticPolicy) -> torch.optim.Optimizer:
 
 
 def value_parameters(policy: ActorCriticPolicy) -> list[nn.Parameter]:
-    """List the parameters of the value function alone."""
+    """List the parameters of the value function alone: those of its usual modules, and others that only it reaches."""
     hidden = getattr(policy.mlp_extractor, "value_net", None)
     parts = [policy.value_net, *([hidden] if isinstance(hidden, nn.Module) else [])]
     if not policy.share_features_extractor:
         parts.append(policy.vf_features_extractor)
-    return [parameter for part in parts for parameter in part.parameters()]
+    own = [parameter for part in parts for parameter in part.parameters()]
+    known = {id(parameter) for parameter in own}
+    return own + [parameter for parameter in _reached_by_value_alone(policy) if id(parameter) not in known]
+
+
+def _reached_by_value_alone(policy: ActorCriticPolicy) -> list[nn.Parameter]:
+    """List the parameters that values depend on, and the distribution does not; networks may have any structure."""
+    space = copy.deepcopy(policy.observation_space)  # so that sampling does not change the environment's generator
+    space.seed(0)
+    policy.set_training_mode(False)
+    seen, _ = policy.obs_to_tensor(space.sample())
+    values, outputs = policy.predict_values(seen), value_of(policy.get_distribution(seen)).arrays
+    policy.set_training_mode(True)
+    learned = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    by_value, by_policy = _reached((values,), learned), _reached(outputs, learned)
+    return [parameter for parameter in learned if id(parameter) in by_value - by_policy]
+
+
+def _reached(outputs: Sequence[Tensor], parameters: list[nn.Parameter]) -> set[int]:
+    """Return the identities of the parameters that the outputs depend on."""
+    depending = [x.sum() for x in outputs if x.requires_grad]
+    if not depending:
+        return set()
+    gradients = torch.autograd.grad(depending, parameters, allow_unused=True)
+    return {id(x) for x, gradient in zip(parameters, gradients, strict=True) if gradient is not None}
