@@ -77,9 +77,36 @@ def test_an_object_and_arguments(tmp_path):
         trpl.train("kl", 3)
 
 
-def test_an_environment_of_another_process_says_so():
-    with pytest.raises(UnknownEnvironmentError, match="which only that process knew"):
-        trpl.train("ppo-m", "local/Gone-v0", steps=32, **SMALL)
+class Failing(tiny.Point):
+    """Fails in its fifth episode, before the first checkpoint."""
+
+    def reset(self, **options):
+        self.episodes = getattr(self, "episodes", 0) + 1
+        if self.episodes == 5:
+            raise OSError("the robot fell over")
+        return super().reset(**options)
+
+
+def test_an_object_of_another_process_is_handed_over_again(tmp_path):
+    """Advice to resume such a run is what works: no other process knows the name of its environment."""
+    folder = tmp_path / "run"
+    command = rf"continue.*`trpl.load\('{folder}', env=env\).resume\(\)`"
+    with pytest.raises(FaultyEnvironmentError, match=rf"No checkpoint was due yet.*{command}"):
+        trpl.train("ppo-m", Failing(), steps=64, out=folder, **SMALL)
+    with pytest.raises(RunError, match=command):
+        trpl.train("ppo-m", tiny.Point(), steps=64, out=folder, **SMALL)
+    name = trpl.load(folder).config.env_id
+    del gym.registry[name]  # as in another process
+    with pytest.raises(UnknownEnvironmentError, match=rf"'{name}'.*trpl.load\(RUN, env=it\)"):
+        trpl.load(folder).resume(progress=False)
+    assert trpl.load(folder, env=tiny.Point()).resume(progress=False).final_return is not None
+    assert gym.registry[name]
+
+
+def test_an_environment_known_by_its_name_is_not_handed_over(tmp_path):
+    named = trpl.train("ppo-m", "Pendulum-v1", steps=32, out=tmp_path / "run", **SMALL)
+    with pytest.raises(ConfigError, match="trained on Pendulum-v1 by its name"):
+        trpl.load(named.folder, env=tiny.Point())
 
 
 def test_going_on_for_longer(run, tmp_path):

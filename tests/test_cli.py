@@ -373,4 +373,4 @@ def test_commands_to_go_on_with_work_as_they_stand(tmp_path, monkeypatch):
         (tmp_path / folder / "config.json").touch()
         monkeypatch.chdir(tmp_path)
         with pytest.raises(RunError, match=f"continue it with `trpl resume {words}`"):
-            refuse_existing(Path(folder))
+            refuse_existing(Path(folder), env_id="Pendulum-v1")

@@ -18,7 +18,7 @@ import numpy as np
 
 from trpl.algorithms import Batch, make_algorithm
 from trpl.errors import ConfigError, FaultyEnvironmentError, RunError
-from trpl.messages import command_line, os_problem
+from trpl.messages import os_problem
 from trpl.policies.acting import make_actor
 from trpl.policies.storage import checkpoint_folders
 from trpl.rollouts import Collector, Evaluator, Rollout, Task
@@ -38,6 +38,7 @@ from trpl.runs.folder import (
     stretches,
 )
 from trpl.runs.progress import Progress
+from trpl.runs.resuming import resume_command
 from trpl.runs.stopping import stop_requests
 from trpl.runs.watchdog import Watchdog
 from trpl.settings.config import WINDOW, Config
@@ -335,7 +336,8 @@ class Trainer:
             A sentence.
         """
         saved = f"It is saved up to epoch {self.saved}" if self.saved else "No checkpoint was due yet"
-        return f"{saved}: once that is fixed, continue with `{command_line('resume', self.folder)}`"
+        command = resume_command(self.folder, env_id=self.config.env_id)
+        return f"{saved}: once that is fixed, continue with `{command}`"
 
 
 def task_of(config: Config) -> Task:
