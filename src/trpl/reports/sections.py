@@ -207,7 +207,10 @@ def aggregates(found: Aggregates | None) -> Markup:
         for entry in found.methods
     ]
     tasks = ", ".join(task.removeprefix("trpl/") for task in found.tasks)
-    words = f"Final returns divided by what the paper reports for PPO (1 = the paper's PPO) on {tasks}."
+    words = (
+        f"Final returns divided by what the paper reports for PPO (1 = the paper's PPO) on {tasks}. Methods that lack"
+        " one of these are left out."
+    )
     header = ("Method", "Runs", "IQM", "95 % interval", "Mean", "95 % interval", "Median", "95 % interval",
               "Optimality gap", "95 % interval")  # fmt: skip
     return render([tag("p", words), table(header, rows)])
@@ -227,10 +230,10 @@ def comparisons(pairs: Sequence[Comparison]) -> Markup:
     rows = [
         [cell(pair.first.env_id), cell(pair.first.name), cell(pair.second.name),
          *_estimate_cells(pair.difference, decimals(*map(float, pair.difference))), *_estimate_cells(pair.probability),
-         cell(f"{pair.num_pairs} pairs of seeds" if pair.paired else "unpaired")]
+         cell(f"{pair.num_pairs} pairs" if pair.paired else "unpaired")]
         for pair in pairs
     ]  # fmt: skip
-    header = ("Task", "Method", "against", "Difference", "95 % interval", "P(better)", "95 % interval", "Resampled")
+    header = ("Task", "Method", "against", "Difference", "95 % interval", "P(better)", "95 % interval", "Seeds")
     return tag("details", tag("summary", f"{_count(len(pairs), 'pair')} of methods"), table(header, rows))
 
 
