@@ -114,7 +114,7 @@ def test_going_on_for_longer(run, tmp_path):
     import shutil
 
     shutil.copytree(run.folder, tmp_path / "run")
-    longer = trpl.load(tmp_path / "run").resume(total_steps=192, progress=False)
+    longer = trpl.load(tmp_path / "run").resume(steps=192, progress=False)
     assert len(longer.table()["epoch"]) == 6
 
 
@@ -126,6 +126,14 @@ def test_arguments_reach_every_environment():
     for environment in (*collector.environments.environments, evaluator.environment):
         assert environment.gym_env.unwrapped.g == 2.5
     assert isinstance(evaluator.environment.gym_env, gym.Env)
+
+
+def test_a_callback_ends_the_run_with_a_false_of_numpy_and_raises_its_own_errors(tmp_path):
+    ended = trpl.train("ppo-m", tiny.Point, steps=64, out=tmp_path / "a", callbacks=[lambda *_: np.bool_(0)], **SMALL)
+    assert ended.table()["epoch"].tolist() == [1]
+    missing = tmp_path / "nowhere" / "file"
+    with pytest.raises(FileNotFoundError):  # not "the run folder cannot be written"
+        trpl.train("ppo-m", tiny.Point, steps=64, out=tmp_path / "b", callbacks=[lambda *_: missing.open()], **SMALL)
 
 
 def test_a_single_callback_is_refused_before_anything_is_written(tmp_path):

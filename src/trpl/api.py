@@ -96,16 +96,17 @@ class Run:
         """
         return evaluate_run(self.checkpoint or self.folder, num_episodes=episodes, seed=seed)
 
-    def resume(self, **options: Any) -> Run:
+    def resume(self, *, steps: int | None = None, **options: Any) -> Run:
         """Resume the run.
 
         Args:
-            **options: Those of `trpl.runs.run.resume`, `total_steps` for example.
+            steps: A new total number of environment steps, to train for longer.
+            **options: Those of `trpl.runs.run.resume`, `callbacks` for example.
 
         Returns:
             The resumed run.
         """
-        resume_run(self.folder, **options)
+        resume_run(self.folder, **(options if steps is None else options | {"total_steps": steps}))
         return load(self.folder)
 
     def _repr_png_(self) -> bytes:

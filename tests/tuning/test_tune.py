@@ -56,6 +56,18 @@ def test_every_corner_is_a_configuration(method):
         assert inside(space, base.replace(**corner))
 
 
+def test_the_folder_of_the_best_is_made_before_the_trials(tmp_path, monkeypatch):
+    from trpl.tuning import session
+
+    def opened(tuning):
+        raise RunError("no database")
+
+    monkeypatch.setattr(session, "open_study", opened)
+    with pytest.raises(RunError, match="no database"):
+        session.tune(tune.Tuning(method="kl", env_id="Hopper-v4", num_trials=1), best=tmp_path / "new" / "best.toml")
+    assert (tmp_path / "new").is_dir()
+
+
 def test_what_is_fixed_or_does_not_fit_is_not_searched():
     base = preset("kl", "Hopper-v4", mean_bound=0.1, rollout_size=128)
     space = space_of(base, fixed={"mean_bound": 0.1})

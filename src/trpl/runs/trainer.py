@@ -253,7 +253,8 @@ class Trainer:
         answers = [event(steps, scalars) for event in events]
         if self.epoch % config.checkpoint_every == 0:
             self.save()
-        return metrics | timing, evaluation, all(answer is not False for answer in answers)
+        ended = any(isinstance(answer, bool | np.bool_) and not answer for answer in answers)
+        return metrics | timing, evaluation, not ended
 
     def evaluate(self, steps: int) -> float | None:
         """Run noise-free episodes if this epoch has an evaluation.
@@ -327,6 +328,9 @@ class Trainer:
         except ConnectionError:  # of a tracker
             raise
         except OSError as error:
+            named = error.filename
+            if isinstance(named, str) and not Path(named).is_relative_to(self.folder):  # a callback's own file
+                raise
             raise RunError(f"{self.folder} cannot be written: {os_problem(error)}. {self.how_to_resume()}") from error
 
     def how_to_resume(self) -> str:
