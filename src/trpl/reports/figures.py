@@ -340,8 +340,11 @@ def report_figures(
             "entropy": task_panels(groups, ENTROPY, curve_of=curve_of),
             "audit-mean": audit_panels(groups, "mean", curve_of=curve_of),
             "audit-cov": audit_panels(groups, "cov", curve_of=curve_of),
+            "audit-whole": audit_panels(groups, "whole", curve_of=curve_of),
         }
-        files = [file for name, found in panels.items() if found for file in save(draw(found), out / name)]
+        columns = {"audit-whole": len(AUDIT["whole"])}  # a row per task
+        drawn = {name: draw(found, columns=columns.get(name, 3)) for name, found in panels.items() if found}
+        files = [file for name, figure in drawn.items() for file in save(figure, out / name)]
         timed = [
             panel._replace(lines=[line for line in panel.lines if np.isfinite(line.curve.seconds).all()])
             for panel in panels["returns"]
