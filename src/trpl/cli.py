@@ -353,6 +353,8 @@ def tune(argv: list[str]) -> int:
 
     result = run_tune(tuning, workers=args.workers, best=args.best)
     print(summary(result))
+    if args.best and result.best is not None:
+        print(f"train with them  {command_line('train', args.method, args.env_id, '--preset', args.best)}")
     return 1 if result.failures and result.signal is None else exit_code(result.signal)
 
 
