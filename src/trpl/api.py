@@ -106,7 +106,9 @@ class Run:
         Returns:
             The resumed run.
         """
-        resume_run(self.folder, **(options if steps is None else options | {"total_steps": steps}))
+        if steps is not None:
+            options["total_steps"] = steps
+        resume_run(self.folder, **options)
         return load(self.folder)
 
     def _repr_png_(self) -> bytes:
