@@ -53,6 +53,13 @@ def test_one_bound_on_the_whole_kl_has_its_curves(tmp_path):
     assert shown == ["whole KL: network, mean over states", "whole KL: network, worst state"]
 
 
+def test_a_single_evaluation_has_no_spread(tmp_path):
+    folder = write_run(tmp_path / "runs", run_config("kl", "Hopper-v4", 0, 30), eval_every=20)
+    page = write_report([folder], tmp_path / "out", figures=False).read_text()
+    assert page.count('<span class="pooled">1 seed</span>') == 2
+    assert "±nan" not in page
+
+
 def test_table_has_ours_and_the_papers(report):
     rows = {(row["task"], row["method"]): row for row in rows_of(report.parent / "table1.csv")}
     runs = [

@@ -149,7 +149,8 @@ def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str], *, 
     value, low, high = (float(x) for x in score.estimate)
     number = tag("strong" if entry.group.name in best else "span", f"{value:.{digits}f}", class_="value")
     ends = f"[{low:.{digits}f}, {high:.{digits}f}]" if low == low else "no interval"
-    pooled = f"±{score.pooled:.{digits}f} pooled, {_count(len(score.seeds), 'seed')}"
+    spread = f"±{score.pooled:.{digits}f} pooled, " if score.pooled == score.pooled else ""  # none of one evaluation
+    pooled = spread + _count(len(score.seeds), "seed")
     lines = (number, tag("span", ends, class_="ends"), tag("span", pooled, class_="pooled"), reported)
     return tag("td", lines, class_="number", data_value=value)
 
