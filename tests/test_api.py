@@ -77,9 +77,36 @@ def test_an_object_and_arguments(tmp_path):
         trpl.train("kl", 3)
 
 
-def test_an_environment_of_another_process_says_so():
-    with pytest.raises(UnknownEnvironmentError, match="which only that process knew"):
-        trpl.train("ppo-m", "local/Gone-v0", steps=32, **SMALL)
+class Failing(tiny.Point):
+    """Fails in its fifth episode, before the first checkpoint."""
+
+    def reset(self, **options):
+        self.episodes = getattr(self, "episodes", 0) + 1
+        if self.episodes == 5:
+            raise OSError("the robot fell over")
+        return super().reset(**options)
+
+
+def test_an_object_of_another_process_is_handed_over_again(tmp_path):
+    """Advice to resume such a run is what works: no other process knows the name of its environment."""
+    folder = tmp_path / "run"
+    command = rf"continue.*`trpl.load\('{folder}', env=env\).resume\(\)`"
+    with pytest.raises(FaultyEnvironmentError, match=rf"No checkpoint was due yet.*{command}"):
+        trpl.train("ppo-m", Failing(), steps=64, out=folder, **SMALL)
+    with pytest.raises(RunError, match=command):
+        trpl.train("ppo-m", tiny.Point(), steps=64, out=folder, **SMALL)
+    name = trpl.load(folder).config.env_id
+    del gym.registry[name]  # as in another process
+    with pytest.raises(UnknownEnvironmentError, match=rf"'{name}'.*trpl.load\(RUN, env=it\)"):
+        trpl.load(folder).resume(progress=False)
+    assert trpl.load(folder, env=tiny.Point()).resume(progress=False).final_return is not None
+    assert gym.registry[name]
+
+
+def test_an_environment_known_by_its_name_is_not_handed_over(tmp_path):
+    named = trpl.train("ppo-m", "Pendulum-v1", steps=32, out=tmp_path / "run", **SMALL)
+    with pytest.raises(ConfigError, match="trained on Pendulum-v1 by its name"):
+        trpl.load(named.folder, env=tiny.Point())
 
 
 def test_going_on_for_longer(run, tmp_path):
@@ -87,7 +114,7 @@ def test_going_on_for_longer(run, tmp_path):
     import shutil
 
     shutil.copytree(run.folder, tmp_path / "run")
-    longer = trpl.load(tmp_path / "run").resume(total_steps=192, progress=False)
+    longer = trpl.load(tmp_path / "run").resume(steps=192, progress=False)
     assert len(longer.table()["epoch"]) == 6
 
 
@@ -99,6 +126,14 @@ def test_arguments_reach_every_environment():
     for environment in (*collector.environments.environments, evaluator.environment):
         assert environment.gym_env.unwrapped.g == 2.5
     assert isinstance(evaluator.environment.gym_env, gym.Env)
+
+
+def test_a_callback_ends_the_run_with_a_false_of_numpy_and_raises_its_own_errors(tmp_path):
+    ended = trpl.train("ppo-m", tiny.Point, steps=64, out=tmp_path / "a", callbacks=[lambda *_: np.bool_(0)], **SMALL)
+    assert ended.table()["epoch"].tolist() == [1]
+    missing = tmp_path / "nowhere" / "file"
+    with pytest.raises(FileNotFoundError):  # not "the run folder cannot be written"
+        trpl.train("ppo-m", tiny.Point, steps=64, out=tmp_path / "b", callbacks=[lambda *_: missing.open()], **SMALL)
 
 
 def test_a_single_callback_is_refused_before_anything_is_written(tmp_path):

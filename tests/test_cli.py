@@ -1,7 +1,10 @@
 """The command line: what it says and what it calls."""
 
 import io
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -18,7 +21,7 @@ from trpl.policies.heads import GaussianHead
 from trpl.presets import preset
 from trpl.rollouts.spaces import head_of
 from trpl.runs.progress import Progress, remarks
-from trpl.runs.trainer import task_of
+from trpl.runs.trainer import RunResult, task_of
 
 TINY = [
     *(
@@ -59,6 +62,22 @@ def test_help_lists_the_commands_without_heavy_imports(capsys):
         "import sys, trpl.cli; trpl.cli.main(['--help']); assert not {'jax', 'torch', 'gymnasium'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", heavy], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_help_in_a_locale_without_its_letters(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert cli.main(["--help"]) == 0
+    assert b"methods ? tasks" in sys.stdout.buffer.getvalue()
+
+
+def test_help_that_nobody_reads(monkeypatch):
+    """In a pipe whose reader has gone, and without standard output: no traceback."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as closed:
+        for out in (closed, None):
+            monkeypatch.setattr(sys, "stdout", out)
+            assert cli.main(["--help"]) == 0
 
 
 def test_help_of_a_command_by_either_word(capsys):
@@ -112,6 +131,7 @@ def test_a_note_is_printed_once(capsys, monkeypatch):
         (["sweep", "table1", "--seeds", ""], "after `trpl sweep table1 --seeds` is empty: is a variable unset?"),
         (["train", "kl", "Hopper-v4", "--out="], "after `trpl train kl Hopper-v4 --out=` is empty"),
         (["report", ""], "after `trpl report` is empty"),
+        (["figure"], "required: name (see"),
     ],
     ids=str,
 )
@@ -351,6 +371,17 @@ def test_progress_keeps_the_decimals_of_a_small_return():
         progress.begin(0, GaussianHead(2))
         progress.update(1, {"train_return": None, "kl": 0.01, "entropy": 4.5}, 0.736)
     assert "return 0.74 " in screen.getvalue()
+    assert "seed 0: 1 epoch of 2048 steps" in screen.getvalue()
+
+
+def test_a_run_shorter_than_an_epoch_is_continued_by_another(capsys, finished, tmp_path):
+    """Twice its 5 steps would be in the epoch that is done."""
+    folder = shutil.copytree(finished, tmp_path / "run")
+    about = json.loads((folder / "config.json").read_text())
+    about["config"]["total_steps"] = 5
+    (folder / "config.json").write_text(json.dumps(about))
+    cli.conclude(RunResult(folder, finished=True, epochs=1, final_return=None, digest=""), quiet=False)
+    assert f"resume {folder} --steps 64\n" in capsys.readouterr().out
 
 
 def test_commands_to_go_on_with_work_as_they_stand(tmp_path, monkeypatch):
@@ -373,4 +404,4 @@ def test_commands_to_go_on_with_work_as_they_stand(tmp_path, monkeypatch):
         (tmp_path / folder / "config.json").touch()
         monkeypatch.chdir(tmp_path)
         with pytest.raises(RunError, match=f"continue it with `trpl resume {words}`"):
-            refuse_existing(Path(folder))
+            refuse_existing(Path(folder), env_id="Pendulum-v1")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trpl.errors import ConfigError
 from trpl.messages import needs
 
 with needs("train"):
@@ -14,10 +15,10 @@ with needs("train"):
     from trpl.policies.storage import BEST
     from trpl.presets import preset
     from trpl.reports.curve import curve_figure
-    from trpl.rollouts import Evaluation, register_local
+    from trpl.rollouts import Evaluation, is_local, register_local
     from trpl.runs import records
     from trpl.runs.evaluate import evaluate_run
-    from trpl.runs.folder import METRICS, locate, read_config
+    from trpl.runs.folder import METRICS, is_run, locate, read_config
     from trpl.runs.run import resume as resume_run
     from trpl.runs.run import train as train_run
     from trpl.runs.trainer import final_return
@@ -95,15 +96,18 @@ class Run:
         """
         return evaluate_run(self.checkpoint or self.folder, num_episodes=episodes, seed=seed)
 
-    def resume(self, **options: Any) -> Run:
+    def resume(self, *, steps: int | None = None, **options: Any) -> Run:
         """Resume the run.
 
         Args:
-            **options: Those of `trpl.runs.run.resume`, `total_steps` for example.
+            steps: A new total number of environment steps, to train for longer.
+            **options: Those of `trpl.runs.run.resume`, `callbacks` for example.
 
         Returns:
             The resumed run.
         """
+        if steps is not None:
+            options["total_steps"] = steps
         resume_run(self.folder, **options)
         return load(self.folder)
 
@@ -156,16 +160,19 @@ def train(
     return Run(train_run(config, out, progress=progress, callbacks=callbacks).folder)
 
 
-def load(path: str | Path) -> Run:
+def load(path: str | Path, *, env: Any = None) -> Run:
     """Open an existing run.
 
     Args:
         path: A run folder, one of its checkpoint folders, or RUN/best.
+        env: The environment of a run that another process was given as an object or a callable, to resume or evaluate
+            the run here.
 
     Returns:
         The run; given a checkpoint, with that checkpoint's policy.
 
     Raises:
+        ConfigError: `env` is given for a run whose environment is known by its name.
         RunError: The path is not in a run.
         CheckpointError: The checkpoint is damaged.
 
@@ -174,8 +181,12 @@ def load(path: str | Path) -> Run:
         run.plot()
         action = run.best.policy(observation)
     """
-    folder, checkpoint = locate(path)
-    return Run(folder, None if Path(path) == folder else checkpoint)
+    folder, checkpoint = (Path(path), None) if is_run(Path(path)) else locate(path)
+    if env is not None:
+        if not is_local(env_id := read_config(folder).env_id):
+            raise ConfigError(f"{folder} was trained on {env_id} by its name: load it without env")
+        register_local(env, env_id=env_id)
+    return Run(folder, checkpoint)
 
 
 def _number(value: Any) -> float:

@@ -6,6 +6,7 @@ themselves, so that `trpl --help` is fast.
 
 import argparse
 import functools
+import io
 import os
 import re
 import sys
@@ -25,7 +26,27 @@ class Command(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; print errors as one line that says what to do, with exit code 2 for usage errors, else 1."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # × and ε in a locale without them
+    note = functools.cache(lambda text: print(f"trpl: note: {text}", file=sys.stderr))  # each once
+    warnings.showwarning = lambda message, *_args, **_kwargs: note(plain(str(message)))
+    try:
+        code = dispatch(list(sys.argv[1:] if argv is None else argv))
+        print(end="", flush=True)
+        return code
+    except BrokenPipeError:  # the reader has closed the pipe, as in `trpl presets | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return fail("interrupted", code=130)
+    except Exception as error:
+        if os.environ.get("TRPL_TRACEBACK"):
+            raise
+        return fail(describe(error), code=2 if isinstance(error, ValueError) else 1)
+
+
+def dispatch(argv: list[str]) -> int:
+    """Run the command that `argv` begins with, or show the help or the version; return the exit code."""
     if argv[:1] == ["help"] and argv[1:]:
         argv = [argv[1], "--help"]
     if not argv or argv[0] in ("-h", "--help", "help"):
@@ -39,22 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = argv
     if name not in COMMANDS:
         hint = nearest(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
-        return fail(f"there is no command {name!r}{hint}", code=2)
-    note = functools.cache(lambda text: print(f"trpl: note: {text}", file=sys.stderr))  # each once
-    warnings.showwarning = lambda message, *_args, **_kwargs: note(plain(str(message)))
-    try:
-        code = COMMANDS[name].run(load_plugins(rest))
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # the reader has closed the pipe, as in `trpl presets | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return fail("interrupted", code=130)
-    except Exception as error:
-        if os.environ.get("TRPL_TRACEBACK"):
-            raise
-        return fail(describe(error), code=2 if isinstance(error, ValueError) else 1)
+        raise UsageError(f"there is no command {name!r}{hint}")
+    return COMMANDS[name].run(load_plugins(rest))
 
 
 def plain(text: str) -> str:
@@ -184,7 +191,8 @@ def conclude(result: Any, *, quiet: bool) -> int:
         print(f"run folder      {result.folder}\nlearning curve  {curve}\ndigest          {result.digest}")
         print(f"evaluate        {command_line('evaluate', result.folder)}")
         print(f"watch           {command_line('play', result.folder, '--video', 'policy.mp4')}")
-        longer = 2 * read_config(result.folder).total_steps
+        config = read_config(result.folder)
+        longer = 2 * max(config.total_steps, config.rollout_size)
         print(f"train longer    {command_line('resume', result.folder, '--steps', longer)}")
     return 0
 
@@ -345,6 +353,8 @@ def tune(argv: list[str]) -> int:
 
     result = run_tune(tuning, workers=args.workers, best=args.best)
     print(summary(result))
+    if args.best and result.best is not None:
+        print(f"train with them  {command_line('train', args.method, args.env_id, '--preset', args.best)}")
     return 1 if result.failures and result.signal is None else exit_code(result.signal)
 
 
@@ -367,11 +377,11 @@ def figure(argv: list[str]) -> int:
 
     parser = Parser("figure", "A figure of the paper as PNG and SVG, from run folders; interpolation needs none.")
     parser.add_argument("name", metavar="name", choices=FIGURES, help=", ".join(FIGURES))
-    parser.add_argument("runs", nargs="*", help="run folders, or folders of them (runs)")
+    parser.add_argument("runs", nargs="*", default=["runs"], help="run folders, or folders of them (runs)")
     parser.add_argument("--out", default="figures", help="folder for the files (figures)")
     add_by(parser)
     args = parser.parse(argv)
-    for file in write_figure(args.name, args.runs or ["runs"], args.out, by=args.by):
+    for file in write_figure(args.name, args.runs, args.out, by=args.by):
         print(file)
     return 0
 

@@ -69,6 +69,26 @@ def test_few_steps_are_counted_one_by_one(tmp_path, epochs, label, last):
     assert axes.lines[0].get_xdata()[-1] == pytest.approx(last)
 
 
+@pytest.mark.parametrize(("epochs", "unit"), [(30, "seconds"), (120, "minutes"), (8000, "hours")])
+def test_short_times_are_not_counted_in_hours(tmp_path, epochs, unit):
+    """At 2,000 steps per second: hours of half a minute had ticks like 0.0005, which overlapped."""
+    write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, epochs))
+    panels = figures.task_panels(group_runs(read_runs([tmp_path])[0]), figures.RETURN)
+    (axes,) = figures.draw(panels, x="seconds").axes
+    assert axes.get_xlabel() == f"wall-clock time ({unit})"
+    seconds = epochs * 2048 / 2000
+    scale = {"seconds": 1, "minutes": 60, "hours": 3600}[unit]
+    assert axes.lines[0].get_xdata()[-1] == pytest.approx(seconds / scale)
+
+
+@pytest.mark.parametrize("name", ["curves", "entropy-curves", "reacher"])
+def test_runs_without_evaluations_have_no_returns_to_draw(tmp_path, name):
+    """They were a ZeroDivisionError, or an empty panel."""
+    write_run(tmp_path / "run", run_config("kl-e" if name == "entropy-curves" else "kl", REACHER, 0, 5), eval_every=9)
+    with pytest.raises(RecordError, match="no return to draw: no method has an evaluation"):
+        drawn(name, tmp_path)
+
+
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_a_learning_curve_shows_all_its_points(tmp_path, epochs):
     write_run(tmp_path / "run", run_config("kl", "Hopper-v4", 0, epochs))
@@ -139,6 +159,15 @@ def test_missing_runs_are_named(runs, tmp_path, name, needs):
     folder = runs["curves"] / "Hopper-v4" / "ppo"
     with pytest.raises(RecordError, match=f"figure '{name}' needs .*{needs}.*; given are ppo on Hopper-v4"):
         write_figure(name, [folder], tmp_path)
+
+
+def test_the_ablation_needs_a_bound_on_the_mean(tmp_path):
+    """Discrete policies have one bound on the whole KL: their figure had a bound in its legend and none drawn."""
+    folder = write_run(tmp_path / "run", run_config("kl", "CartPole-v1", 0, 3))
+    file = folder / "metrics.jsonl"
+    file.write_text(file.read_text().replace('"mean_bound": 0.03', '"mean_bound": null, "bound": 0.03'))
+    with pytest.raises(RecordError, match="a mean_bound and different regression_weight; given are kl on CartPole-v1"):
+        write_figure("penalty-ablation", [folder], tmp_path)
 
 
 def test_variants_are_told_apart_on_request(tmp_path):

@@ -41,6 +41,25 @@ def test_files_beside_the_page(report):
     assert linked == names - {"index.html"}
 
 
+def test_one_bound_on_the_whole_kl_has_its_curves(tmp_path):
+    """Of discrete policies, kl-joint, PAPI and TRPO the page had a row of the audit and nothing over training."""
+    folder = write_run(tmp_path / "runs", run_config("kl", "CartPole-v1", 0, 3))
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text(re.sub(r'"mean_bound": 0.03, "cov_bound": 0.001', '"bound": 0.03', metrics.read_text()))
+    page = write_report([folder], tmp_path / "out", figures=False)
+    data = data_of(page.read_text())
+    recorded = {line["measure"] for line in data["lines"]}
+    shown = [entry["label"] for entry in data["audit"] if entry["name"] in recorded]
+    assert shown == ["whole KL: network, mean over states", "whole KL: network, worst state"]
+
+
+def test_a_single_evaluation_has_no_spread(tmp_path):
+    folder = write_run(tmp_path / "runs", run_config("kl", "Hopper-v4", 0, 30), eval_every=20)
+    page = write_report([folder], tmp_path / "out", figures=False).read_text()
+    assert page.count('<span class="pooled">1 seed</span>') == 2
+    assert "±nan" not in page
+
+
 def test_table_has_ours_and_the_papers(report):
     rows = {(row["task"], row["method"]): row for row in rows_of(report.parent / "table1.csv")}
     runs = [

@@ -86,6 +86,8 @@ def test_one_bound_on_the_whole_kl(tmp_path):
     assert found.network_worst == pytest.approx(max(row["kl_max"] for row in rows) / 0.02)
     assert found.projected_mean == pytest.approx(np.mean([row["after_mean"] + row["after_cov"] for row in rows]) / 0.02)
     assert audit(group, "mean") is None
+    shown = [curve(group, measure).estimate.value for measure in AUDIT["whole"]]
+    np.testing.assert_allclose(shown, [[row[key] / 0.02 for row in rows] for key in ("kl", "kl_max")])
     assert np.isnan(found.projected_worst)  # the worst mean and the worst covariance may be of two states
     write_lines(folder / "metrics.jsonl", [row | {"after_cov_max": 0.0} for row in rows])  # as of a Categorical
     (group,) = group_runs([read_run(folder)])

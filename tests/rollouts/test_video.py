@@ -47,6 +47,12 @@ def test_seeds_decide_what_is_seen(tmp_path):
     assert first.read_bytes() == again.read_bytes() != other.read_bytes()
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "a.mp4").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"a\.mp4"):
+        record_or_skip(nothing, "trpl/Reacher5Sparse-v0", tmp_path / "a.mp4", max_steps=1)
+
+
 def test_other_formats_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\.mp4 or \.gif, not as '\.avi'"):
         video.record(nothing, "trpl/Reacher5Sparse-v0", tmp_path / "a.avi")

@@ -77,6 +77,11 @@ def test_the_nearer_setting_is_stronger(tmp_path):
             'methods = ["ppo"]\ntasks = ["Ant-v4"]\n[settings]\nmean_bound = 0.1',
             "mean_bound does not apply to method 'ppo'",
         ),
+        (
+            'methods = ["kl"]\ntasks = ["Ant-v4"]\n[method.ppo]\nratio_clip = 0.3',
+            r"\[method.ppo\] has no run: 'ppo' is not",
+        ),
+        ('methods = ["kl"]\ntasks = ["Ant-v4"]\n[task.Ant-v3]\ndiscount = 0.5', "not in tasks; did you mean"),
         ('methods = ["kl", "kl"]\ntasks = ["Ant-v4"]', "two runs are the same"),
         ('[variant."a/b"]\ndiscount = 0.5', "cannot name a folder"),
         ("methods = [", "is not TOML"),

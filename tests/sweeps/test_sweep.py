@@ -10,6 +10,7 @@ import pytest
 from sweeping import SETTINGS, epochs, finish, plan_file, records_digest, starts, trpl
 from trpl.policies.storage import checkpoint_folders
 from trpl.runs.folder import in_use
+from trpl.sweeps import sweep
 from trpl.sweeps.jobs import options
 
 RUNS = Path("runs/Pendulum-v1/ppo-m")
@@ -51,6 +52,13 @@ def undisturbed(tmp_path_factory):
     code, output = finish(trpl("sweep", plan_file(folder / "plan.toml", seeds=3), "--workers", "2", cwd=folder))
     assert code == 0, output
     return folder
+
+
+def test_results_that_cannot_be_written_are_refused_before_a_run_starts(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sweep, "make_pool", lambda **_: pytest.fail("it started"))
+    with pytest.raises(NotADirectoryError):
+        sweep.sweep([], out=tmp_path, results=tmp_path / "file" / "results")
 
 
 def assert_done_once(folder: Path, undisturbed: Path, num_runs: int) -> None:

@@ -56,6 +56,30 @@ def test_every_corner_is_a_configuration(method):
         assert inside(space, base.replace(**corner))
 
 
+def test_the_folder_of_the_best_is_made_before_the_trials(tmp_path, monkeypatch):
+    from trpl.tuning import session
+
+    def opened(tuning):
+        raise RunError("no database")
+
+    monkeypatch.setattr(session, "open_study", opened)
+    with pytest.raises(RunError, match="no database"):
+        session.tune(tune.Tuning(method="kl", env_id="Hopper-v4", num_trials=1), best=tmp_path / "new" / "best.toml")
+    assert (tmp_path / "new").is_dir()
+
+
+def test_the_preset_is_followed_by_the_command_that_trains_with_it(monkeypatch, capsys):
+    from trpl import cli
+    from trpl.tuning import session
+
+    found = session.TuneResult({"complete": 1}, {"mean_bound": 0.1}, 5.0, ())
+    monkeypatch.setattr(session, "tune", lambda *args, **options: found)
+    words = ["tune", "kl", "Hopper-v4", "--trials", "1"]
+    assert cli.main([*words, "--best", "a b.toml"]) == cli.main(words) == 0
+    last = "train with them  trpl train kl Hopper-v4 --preset 'a b.toml'\n"
+    assert capsys.readouterr().out.count(last) == 1
+
+
 def test_what_is_fixed_or_does_not_fit_is_not_searched():
     base = preset("kl", "Hopper-v4", mean_bound=0.1, rollout_size=128)
     space = space_of(base, fixed={"mean_bound": 0.1})

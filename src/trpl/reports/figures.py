@@ -51,7 +51,7 @@ class Panel(NamedTuple):
 
 
 def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figure:
-    """Draw `panels` in even rows of at most `columns` with a shared legend; `x` is "steps" or "hours"."""
+    """Draw `panels` in even rows of at most `columns` with a shared legend; `x` is "steps" or "seconds"."""
     rows = -(-len(panels) // columns)
     columns = -(-len(panels) // rows)
     legend = {line.label: line.style for panel in panels for line in panel.lines}
@@ -82,16 +82,18 @@ def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figu
 
 
 def _unit(panels: Sequence[Panel], x: str) -> tuple[str, float]:
-    """Return the label of the axis across and its unit: millions of steps, or single ones where there are few."""
-    if x == "hours":
-        return "wall-clock time (hours)", 3600.0
-    most = max((float(line.curve.steps[-1]) for panel in panels for line in panel.lines), default=0.0)
+    """Return the label of the axis across and its unit: millions of steps or hours, or smaller ones where few."""
+    most = max((float(getattr(line.curve, x)[-1]) for panel in panels for line in panel.lines), default=0.0)
+    if x == "seconds":
+        units = (("hours", 3600.0), ("minutes", 60.0))  # from two of them on, as on the page
+        word, unit = next((pair for pair in units if most >= 2 * pair[1]), ("seconds", 1.0))
+        return f"wall-clock time ({word})", unit
     return ("environment steps (millions)", 1e6) if most >= FEW_STEPS else ("environment steps", 1.0)
 
 
 def _draw_panel(axes: Axes, panel: Panel, x: str, unit: float) -> None:
     for line in reversed(panel.lines):  # the first is drawn last, on top
-        across = (line.curve.steps if x == "steps" else line.curve.seconds) / unit
+        across = getattr(line.curve, x) / unit
         value, low, high = line.curve.estimate
         width = 0.8 if panel.log else None
         dash = line_style(line.style.dash)
@@ -152,7 +154,7 @@ def _only(name: str, runs: Sequence[Run], wanted: Callable[[Run], bool], needs: 
 def curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
     """Draw learning curves without entropy control (paper, appendix, first figure of the additional results)."""
     chosen = _only("curves", runs, lambda run: not controls_entropy(run.method), "runs without entropy control")
-    return draw(task_panels(group_runs(chosen, by), RETURN))
+    return _draw_returns(task_panels(group_runs(chosen, by), RETURN))
 
 
 def entropy_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
@@ -161,7 +163,15 @@ def entropy_curves(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
     having = " or ".join(method.name for method in methods() if method.controls_entropy)
     chosen = _only(name, runs, lambda run: controls_entropy(run.method), f"runs of {having}")
     beside = [run for run in runs if (found := known(run.method)) and name in found.figures]
-    return draw(task_panels(group_runs([*chosen, *beside], by), RETURN))
+    return _draw_returns(task_panels(group_runs([*chosen, *beside], by), RETURN))
+
+
+def _draw_returns(panels: Sequence[Panel], *, columns: int = 3) -> Figure:
+    """Draw `panels` of returns, except those of tasks without evaluations; raise an error if nothing is left."""
+    evaluated = [panel for panel in panels if panel.lines]
+    if not evaluated:
+        raise RecordError("there is no return to draw: no method has an evaluation that all of its runs have")
+    return draw(evaluated, columns=columns)
 
 
 def kl_change(runs: Sequence[Run], by: Sequence[str] = ()) -> Figure:
@@ -174,8 +184,8 @@ def penalty_ablation(runs: Sequence[Run]) -> Figure:
     chosen = _only(
         "penalty-ablation",
         runs,
-        lambda run: bool(run.config.get("regression")) and not np.isnan(run.metrics.values["before_mean"]).all(),
-        "runs of a projection with different regression_weight",
+        lambda run: bool(run.config.get("regression")) and not np.isnan(_distance(run)).all(),
+        "runs of a projection with a mean_bound and different regression_weight",
     )
     groups = group_runs(chosen, by=("regression", "regression_weight"))
     weights = sorted(
@@ -200,6 +210,11 @@ def penalty_ablation(runs: Sequence[Run]) -> Figure:
     return draw(panels)
 
 
+def _distance(run: Run) -> np.ndarray:
+    """Return the network's distance from the old mean over its bound; NaN where either is missing."""
+    return run.metrics.values["before_mean"] / run.metrics.values["mean_bound"]
+
+
 def reacher(runs: Sequence[Run]) -> Figure:
     """Draw the return on the five-link reacher, without and with (dashed) contextual covariance.
 
@@ -218,7 +233,7 @@ def reacher(runs: Sequence[Run]) -> Figure:
     for env_id in dict.fromkeys(group.env_id for group in groups):
         here = [group for group in groups if group.env_id == env_id]
         panels.append(Panel(_title(env_id, here), _lines(here, RETURN, look), RETURN.label))
-    return draw(panels, columns=2)
+    return _draw_returns(panels, columns=2)
 
 
 def audit_panels(groups: Sequence[Group], part: str, *, curve_of: CurveOf = curve) -> list[Panel]:
@@ -325,14 +340,17 @@ def report_figures(
             "entropy": task_panels(groups, ENTROPY, curve_of=curve_of),
             "audit-mean": audit_panels(groups, "mean", curve_of=curve_of),
             "audit-cov": audit_panels(groups, "cov", curve_of=curve_of),
+            "audit-whole": audit_panels(groups, "whole", curve_of=curve_of),
         }
-        files = [file for name, found in panels.items() if found for file in save(draw(found), out / name)]
+        columns = {"audit-whole": len(AUDIT["whole"])}  # a row per task
+        drawn = {name: draw(found, columns=columns.get(name, 3)) for name, found in panels.items() if found}
+        files = [file for name, figure in drawn.items() for file in save(figure, out / name)]
         timed = [
             panel._replace(lines=[line for line in panel.lines if np.isfinite(line.curve.seconds).all()])
             for panel in panels["returns"]
         ]
         if timed := [panel for panel in timed if panel.lines]:
-            files += save(draw(timed, x="hours"), out / "wall-clock")
+            files += save(draw(timed, x="seconds"), out / "wall-clock")
         if aggregates is not None:
             files += save(profiles(aggregates, styles(groups)), out / "profiles")
     return files

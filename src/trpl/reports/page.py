@@ -23,7 +23,7 @@ with needs("train"):
     from trpl.reports.markup import embedded_json, render, tag
     from trpl.reports.reading import read_runs
     from trpl.reports.scores import Aggregates, Comparison, GroupScores, aggregate, comparisons, group_scores
-    from trpl.reports.series import AUDIT, ENTROPY, KL, MEASURES, RETURN, Curve, Measure, curve
+    from trpl.reports.series import AUDIT, ENTROPY, KL, MEASURES, PARTS, RETURN, Curve, Measure, curve
     from trpl.reports.statistics import Estimate
 
 
@@ -195,7 +195,7 @@ def chart_data(report: Report) -> dict[str, Any]:
         "methods": [{"name": name, "dash": look.dash} for name, look in report.looks.items()],
         "tasks": list(dict.fromkeys(group.env_id for group in report.groups)),
         "charts": CHARTS,
-        "audit": [{"name": m.name, "label": f"{part}: {m.label}"} for part, ms in AUDIT.items() for m in ms],
+        "audit": [{"name": m.name, "label": f"{PARTS[part]}: {m.label}"} for part, ms in AUDIT.items() for m in ms],
         "lines": lines,
         "pool": [list(values) for values in pool],
         "profiles": found and {

@@ -149,7 +149,8 @@ def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str], *, 
     value, low, high = (float(x) for x in score.estimate)
     number = tag("strong" if entry.group.name in best else "span", f"{value:.{digits}f}", class_="value")
     ends = f"[{low:.{digits}f}, {high:.{digits}f}]" if low == low else "no interval"
-    pooled = f"±{score.pooled:.{digits}f} pooled, {_count(len(score.seeds), 'seed')}"
+    spread = f"±{score.pooled:.{digits}f} pooled, " if score.pooled == score.pooled else ""  # none of one evaluation
+    pooled = spread + _count(len(score.seeds), "seed")
     lines = (number, tag("span", ends, class_="ends"), tag("span", pooled, class_="pooled"), reported)
     return tag("td", lines, class_="number", data_value=value)
 
@@ -207,7 +208,10 @@ def aggregates(found: Aggregates | None) -> Markup:
         for entry in found.methods
     ]
     tasks = ", ".join(task.removeprefix("trpl/") for task in found.tasks)
-    words = f"Final returns divided by what the paper reports for PPO (1 = the paper's PPO) on {tasks}."
+    words = (
+        f"Final returns divided by what the paper reports for PPO (1 = the paper's PPO) on {tasks}. Methods that lack"
+        " one of these are left out."
+    )
     header = ("Method", "Runs", "IQM", "95 % interval", "Mean", "95 % interval", "Median", "95 % interval",
               "Optimality gap", "95 % interval")  # fmt: skip
     return render([tag("p", words), table(header, rows)])
@@ -227,10 +231,10 @@ def comparisons(pairs: Sequence[Comparison]) -> Markup:
     rows = [
         [cell(pair.first.env_id), cell(pair.first.name), cell(pair.second.name),
          *_estimate_cells(pair.difference, decimals(*map(float, pair.difference))), *_estimate_cells(pair.probability),
-         cell(f"{pair.num_pairs} pairs of seeds" if pair.paired else "unpaired")]
+         cell(f"{pair.num_pairs} pairs" if pair.paired else "unpaired")]
         for pair in pairs
     ]  # fmt: skip
-    header = ("Task", "Method", "against", "Difference", "95 % interval", "P(better)", "95 % interval", "Resampled")
+    header = ("Task", "Method", "against", "Difference", "95 % interval", "P(better)", "95 % interval", "Seeds")
     return tag("details", tag("summary", f"{_count(len(pairs), 'pair')} of methods"), table(header, rows))
 
 

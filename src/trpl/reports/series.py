@@ -47,8 +47,15 @@ def _audit_measures(part: str) -> tuple[Measure, ...]:
     return tuple(Measure(key, label, f"{part}_bound") for key, label in labels.items())
 
 
-AUDIT = {"mean": _audit_measures("mean"), "cov": _audit_measures("cov")}
-MEASURES = (RETURN, KL, ENTROPY, *AUDIT["mean"], *AUDIT["cov"])
+AUDIT = {
+    "mean": _audit_measures("mean"),
+    "cov": _audit_measures("cov"),
+    "whole": (
+        Measure("kl", "network, mean over states", "bound"),
+        Measure("kl_max", "network, worst state", "bound"),
+    ),
+}
+MEASURES = (RETURN, KL, ENTROPY, *(measure for part in AUDIT.values() for measure in part))
 
 
 class Curve(NamedTuple):

@@ -11,7 +11,7 @@ with needs("train"):
     from trpl.rollouts.environments import Environment, make_environment
     from trpl.rollouts.evaluation import Evaluation, Evaluator
     from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
-    from trpl.rollouts.task_spec import Task, register_local
+    from trpl.rollouts.task_spec import Task, is_local, register_local
     from trpl.rollouts.tasks import register_tasks
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Rollout",
     "Task",
     "generalised_advantages",
+    "is_local",
     "make_environment",
     "register_local",
 ]

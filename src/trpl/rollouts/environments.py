@@ -22,7 +22,7 @@ from trpl.messages import closest
 from trpl.policies.heads import GaussianHead
 from trpl.rollouts.lean import lean_step
 from trpl.rollouts.spaces import head_of, observing
-from trpl.rollouts.task_spec import LOCAL, Task, as_task
+from trpl.rollouts.task_spec import Task, as_task, is_local
 
 REGISTERING_PACKAGES = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid"}  # by the prefix of a task's name
 
@@ -81,7 +81,7 @@ def _unknown(env_id: str, error: Exception) -> str:
         if module.split(".")[0] == missing.split(".")[0]:
             return f"there is no module {module!r} to find {name!r} in: install it, or put its folder on PYTHONPATH"
         return f"{env_id} needs the module {missing!r}, which is not installed"
-    words = {known.lower(): known for known in gym.registry if not known.startswith(f"{LOCAL}/")}
+    words = {known.lower(): known for known in gym.registry if not is_local(known)}
     stem = _without_version(name.lower())
     versions = [known for known in words if _without_version(known) == stem]
     nearest = closest(name.lower(), versions or words)
@@ -90,8 +90,8 @@ def _unknown(env_id: str, error: Exception) -> str:
     prefix = f"{module}:" if module else ""
     hint = "" if nearest is None else f"; did you mean {prefix + words[nearest]!r}?"
     own = "your own is named with the module that registers it, module:Name-v0"
-    if env_id.startswith(f"{LOCAL}/"):
-        hint, own = "", "it was handed over as an object or a callable, which only that process knew"
+    if is_local(env_id):
+        hint, own = "", "another process handed it over as an object or a callable: in Python, trpl.load(RUN, env=it)"
     return f"there is no environment {env_id!r}{hint} ({own})"
 
 

@@ -19,7 +19,7 @@ from trpl.policies.heads import Head
 from trpl.rollouts.environments import Environment
 from trpl.rollouts.rounds import Environments, Round
 from trpl.rollouts.seeds import ENVIRONMENT_STREAM, derived_seed
-from trpl.rollouts.task_spec import LOCAL, Task, as_task
+from trpl.rollouts.task_spec import Task, as_task, is_local
 
 
 class ProcessEnvironments(Environments):
@@ -27,7 +27,7 @@ class ProcessEnvironments(Environments):
 
     def __init__(self, task: str | Task, *, num_envs: int, seed: int):
         task = as_task(task)
-        if task.env_id.startswith(f"{LOCAL}/"):
+        if is_local(task.env_id):
             raise ConfigError(
                 "vectorisation 'processes' needs an environment by its name, module:Name-v0: other processes do not"
                 " know one that was handed over as an object or a callable; vectorisation 'threads' takes it"

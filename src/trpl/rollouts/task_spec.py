@@ -34,11 +34,24 @@ def as_task(task: str | Task) -> Task:
     return Task(task) if isinstance(task, str) else task
 
 
-def register_local(env: gym.Env | Callable[..., gym.Env]) -> str:
+def is_local(env_id: str) -> bool:
+    """Tell whether an environment was handed over as an object or a callable, which only one process knows.
+
+    Args:
+        env_id: Its name.
+
+    Returns:
+        Whether `register_local` made the name.
+    """
+    return env_id.startswith(f"{LOCAL}/")
+
+
+def register_local(env: gym.Env | Callable[..., gym.Env], *, env_id: str | None = None) -> str:
     """Register an environment object, or a callable that makes one, for this process.
 
     Args:
         env: The callable, or the object, which is copied each time: training and evaluation need one each.
+        env_id: The name under which another process knew it; a new one by default.
 
     Returns:
         The name.
@@ -52,9 +65,11 @@ def register_local(env: gym.Env | Callable[..., gym.Env]) -> str:
         name, entry = getattr(env, "__name__", type(env).__name__), env
     else:
         raise TypeError(f"an environment is a name, a gymnasium.Env or a callable that makes one, not {env!r}")
-    name = "".join(letter for letter in name if letter.isalnum() or letter == "_") or "Environment"
-    number = sum(known.startswith(f"{LOCAL}/{name}-v") for known in gym.registry)
-    env_id = f"{LOCAL}/{name}-v{number}"
+    if env_id is None:
+        name = "".join(letter for letter in name if letter.isalnum() or letter == "_") or "Environment"
+        number = sum(known.startswith(f"{LOCAL}/{name}-v") for known in gym.registry)
+        env_id = f"{LOCAL}/{name}-v{number}"
+    gym.registry.pop(env_id, None)
     gym.register(env_id, entry)  # type: ignore[arg-type]
     return env_id
 

@@ -85,6 +85,7 @@ def record(
         draw = partial(_draw, environment, follow=camera is None)
         draw()  # fails before a file is created
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")  # where that fails, ffmpeg would say so in many lines
         with _writer(path, fps) as append:
             played = _play(
                 environment, policy, lambda: append(draw()), episodes=episodes, seed=seed, max_steps=max_steps

@@ -55,7 +55,9 @@ class Progress(Screen):
             )
         else:
             start = f" from epoch {epoch}" if epoch else ""
-            self.say(f"{title}: {self.config.last_epoch} epochs of {self.config.rollout_size} steps{start}")
+            count = self.config.last_epoch
+            epochs = f"{count} epoch{'' if count == 1 else 's'}"
+            self.say(f"{title}: {epochs} of {self.config.rollout_size} steps{start}")
 
     def update(self, epoch: int, metrics: dict[str, Any], evaluation: float | None) -> None:
         """Show the epoch that just ended."""

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from trpl.errors import ConfigError, RunError
-from trpl.messages import command_line, needs
+from trpl.messages import needs
 from trpl.runs.folder import default_folder, is_run, locked, read_config, write_config
 from trpl.settings.config import WITHOUT_EFFECT, Config
 
 with needs("train"):
     from trpl.runs.progress import Progress
+    from trpl.runs.resuming import resume_command
     from trpl.runs.trainer import Callback, RunResult, Trainer
 
 __all__ = ["RunResult", "resume", "train"]
@@ -42,11 +43,11 @@ def train(
         FaultyEnvironmentError: The environment raised, hung, or returned a non-finite number.
     """
     folder = Path(out) if out is not None else default_folder(config)
-    refuse_existing(folder)
+    refuse_existing(folder, env_id=config.env_id)
     with Trainer(config, folder) as trainer:  # first, so that a run that cannot start leaves no folder behind
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
-            refuse_existing(folder)
+            refuse_existing(folder, env_id=config.env_id)
             write_config(folder, config)
             return trainer.run(Progress.of(config, enabled=progress), tracker, callbacks)
 
@@ -89,10 +90,10 @@ def resume(
         return trainer.run(Progress.of(config, enabled=progress), tracker, callbacks)
 
 
-def refuse_existing(folder: Path) -> None:
+def refuse_existing(folder: Path, *, env_id: str) -> None:
     """Refuse a folder that holds a run."""
     if is_run(folder):
         raise RunError(
-            f"{folder} already holds a run: continue it with `{command_line('resume', folder)}`, or name another with"
-            " --out (out= in Python)"
+            f"{folder} already holds a run: continue it with `{resume_command(folder, env_id=env_id)}`, or name another"
+            " with --out (out= in Python)"
         )

@@ -18,7 +18,7 @@ import numpy as np
 
 from trpl.algorithms import Batch, make_algorithm
 from trpl.errors import ConfigError, FaultyEnvironmentError, RunError
-from trpl.messages import command_line, os_problem
+from trpl.messages import os_problem
 from trpl.policies.acting import make_actor
 from trpl.policies.storage import checkpoint_folders
 from trpl.rollouts import Collector, Evaluator, Rollout, Task
@@ -38,6 +38,7 @@ from trpl.runs.folder import (
     stretches,
 )
 from trpl.runs.progress import Progress
+from trpl.runs.resuming import resume_command
 from trpl.runs.stopping import stop_requests
 from trpl.runs.watchdog import Watchdog
 from trpl.settings.config import WINDOW, Config
@@ -252,7 +253,8 @@ class Trainer:
         answers = [event(steps, scalars) for event in events]
         if self.epoch % config.checkpoint_every == 0:
             self.save()
-        return metrics | timing, evaluation, all(answer is not False for answer in answers)
+        ended = any(isinstance(answer, bool | np.bool_) and not answer for answer in answers)
+        return metrics | timing, evaluation, not ended
 
     def evaluate(self, steps: int) -> float | None:
         """Run noise-free episodes if this epoch has an evaluation.
@@ -326,6 +328,9 @@ class Trainer:
         except ConnectionError:  # of a tracker
             raise
         except OSError as error:
+            named = error.filename
+            if isinstance(named, str) and not Path(named).is_relative_to(self.folder):  # a callback's own file
+                raise
             raise RunError(f"{self.folder} cannot be written: {os_problem(error)}. {self.how_to_resume()}") from error
 
     def how_to_resume(self) -> str:
@@ -335,7 +340,8 @@ class Trainer:
             A sentence.
         """
         saved = f"It is saved up to epoch {self.saved}" if self.saved else "No checkpoint was due yet"
-        return f"{saved}: once that is fixed, continue with `{command_line('resume', self.folder)}`"
+        command = resume_command(self.folder, env_id=self.config.env_id)
+        return f"{saved}: once that is fixed, continue with `{command}`"
 
 
 def task_of(config: Config) -> Task:

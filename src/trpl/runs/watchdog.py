@@ -18,9 +18,9 @@ from types import FrameType
 from typing import Any
 
 from trpl.errors import FaultyEnvironmentError
-from trpl.messages import command_line
 from trpl.rollouts import Environment
 from trpl.runs import guard
+from trpl.runs.resuming import resume_command
 
 NUM_POLLS = 8  # per time-out
 
@@ -110,7 +110,7 @@ class Watchdog:
 
     @property
     def _saved(self) -> str:
-        return f"What was saved is intact: continue with `{command_line('resume', self.folder)}`"
+        return f"What was saved is intact: continue with `{resume_command(self.folder, env_id=self.env_id)}`"
 
     def _tell(self, line: str) -> None:
         if self._guard is not None:

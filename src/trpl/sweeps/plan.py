@@ -206,6 +206,11 @@ def _planned_configs(plan: Plan, overrides: Values, *, file: str) -> list[tuple[
     for wanted in ("methods", "tasks"):
         if not getattr(plan, wanted):
             raise ConfigError(f'{file} has no {wanted}: a sweep needs {wanted} = ["..."]')
+    for kind, swept in (("task", plan.tasks), ("method", plan.methods)):
+        for name in getattr(plan, kind):
+            if name not in swept:
+                hint = nearest(name, swept)
+                raise ConfigError(f"{file}: [{kind}.{name}] has no run: {name!r} is not in {kind}s{hint}")
     return [
         (preset(method, env_id, **{**plan.overrides(method, env_id), **changes, **overrides}), variant)
         for env_id in plan.tasks

@@ -93,7 +93,9 @@ def sweep(
     for job in jobs:
         check_folder(job)
     kept = []
-    if results is not None:  # a run without a folder may have a record, as in a clone of a repository with results
+    if results is not None:
+        Path(results).mkdir(parents=True, exist_ok=True)  # now: the first run may take hours
+        # a run without a folder may have a record, as in a clone of a repository with results
         places = [(job, Path(results) / job.folder.relative_to(out)) for job in jobs if not is_run(job.folder)]
         kept = [job for job, place in places if recorded(job.config, place)]
     missing = [job for job in jobs if job not in kept]

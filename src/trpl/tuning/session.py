@@ -55,6 +55,8 @@ def tune(
     Raises:
         ConfigError: The study in that database, or the folder of its runs, has other settings.
     """
+    if best is not None:
+        Path(best).parent.mkdir(parents=True, exist_ok=True)  # now: the trials may take days
     study = open_study(tuning)
     num_workers = min(workers or num_cores(), tuning.num_trials)
     with StudyTable(console or Console(stderr=True)) as screen:

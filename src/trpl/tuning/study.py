@@ -333,7 +333,8 @@ def best_preset(study: optuna.Study, tuning: Tuning) -> str:
     counts = count_states(study)
     source = (
         f"trpl tune: trial {best.number} of study {study.study_name!r}, mean return {best.value:.2f} over "
-        f"{tuning.num_seeds} seeds, the best of {counts['complete']} complete and {counts['pruned']} pruned trials"
+        f"{tuning.num_seeds} seed{'' if tuning.num_seeds == 1 else 's'}, the best of {counts['complete']} complete and"
+        f" {counts['pruned']} pruned trials"
     )
     config = tuning.base.replace(**best.params, source=source)
     return preset_text(config, base=preset(tuning.method, tuning.env_id), comment=f"Written by trpl tune at {_now()}.")
