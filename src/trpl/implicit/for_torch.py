@@ -17,10 +17,10 @@ from torch.autograd import forward_ad
 
 from trpl import engines
 from trpl.engines import NUMPY, Engine, to_numpy, to_torch, torch_engine
-from trpl.implicit.attaching import ADAPTERS, checked_solve
+from trpl.implicit.attaching import ADAPTERS, MEASURES, checked_solve
 from trpl.implicit.folding import folded, without_axis
 from trpl.implicit.operators import gradients, register, solve_whole, without_autocast
-from trpl.implicit.problems import NO_FORWARD, NO_SECOND, Problem, pulled_back
+from trpl.implicit.problems import NO_FORWARD, NO_SECOND, Measurable, Problem, pulled_back
 from trpl.types import Array
 
 _state: Any = torch._C  # private names, each with a canary in tests/test_engines.py
@@ -319,3 +319,13 @@ def _traced_gradients(
 
 
 ADAPTERS["PyTorch"] = torch.compiler.allow_in_graph(attach)  # pyright: ignore[reportArgumentType]
+
+
+def multipliers(problem: Measurable, e: Engine, inputs: Sequence[Any]) -> Sequence[Any]:
+    """See `trpl.implicit.multipliers`; one operator for compilers, which take minutes for the search."""
+    if _without_values(inputs) and not torch._C._are_functorch_transforms_active():
+        return torch.ops.trpl.multipliers(list(inputs), register(problem))
+    return problem.multipliers(e, inputs)
+
+
+MEASURES["PyTorch"] = multipliers
