@@ -34,7 +34,9 @@ def attach(problem: Problem, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return _attach_eagerly(problem, NUMPY, inputs, to_numpy(inputs, inputs[0].dtype))
     like = inputs[0]
     if len({x.is_meta for x in tensors}) > 1:
-        raise ValueError("some arrays of the policies and bounds are on the meta device, without values; others are not")
+        raise ValueError(
+            "some arrays of the policies and bounds are on the meta device, without values; others are not"
+        )
     filled = [x if isinstance(x, Tensor) else like.new_full((), x) for x in inputs]
     with without_autocast(like):
         if _without_values(filled) or torch._C._are_functorch_transforms_active():
