@@ -46,9 +46,15 @@ def test_the_engine_of_arrays():
         engine_of("no array", 1.0)
 
 
-def test_pytorchs_engine_is_made_before_anything_is_compiled():
-    """Dynamo cannot trace the making: `torch.compile` of a function with nothing but `trpl.kl` would fail."""
-    program = "import torch, trpl; from trpl.engines.for_torch import _TORCH; assert len(_TORCH) == 2"
+def test_pytorchs_engine_is_made_inside_compiled_code():
+    """Dynamo cannot trace the making; PyTorch is imported after `trpl`, which has made no engine yet."""
+    program = """
+import sys, trpl
+assert "torch" not in sys.modules
+import torch
+p, q = (trpl.DiagGaussian(torch.full((2, 1), m), torch.ones(1)) for m in (1.0, 0.0))
+assert torch.compile(trpl.kl, backend="eager", fullgraph=True)(p, q).tolist() == [0.5, 0.5]
+"""
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

@@ -45,11 +45,12 @@ def test_a_state_keeps_its_bits_whatever_its_neighbours():
     np.testing.assert_array_equal(root(NUMPY, b)[0][1:2], root(NUMPY, b[1:2])[0])
 
 
+@pytest.mark.parametrize("batch", [(NUM,), (NUM, NUM)], ids=["alone", "several right-hand sides for each"])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_lyapunov_equation(engine, x64):
+def test_lyapunov_equation(engine, batch, x64):
     e, make = ENGINES[engine]
     s = expected_root(factors())
-    noise = np.random.default_rng(1).normal(size=s.shape)
+    noise = np.random.default_rng(1).normal(size=(*batch, DIM, DIM))
     wanted = noise + mT(noise)
     found = np.asarray(lyapunov(e, make(s), make(s @ wanted + wanted @ s)))
     error = np.abs(found - wanted) / np.sqrt(CONDITIONS)[:, None, None]

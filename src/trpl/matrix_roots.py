@@ -129,6 +129,8 @@ def lyapunov(e: Engine, s: Matrix, c: Matrix) -> Matrix:
     largest eigenvalue; with m the mean of all and v their variance, √(m² − 1.5v) is near it.
     """
     xp = e.xp
+    if s.ndim > 2 and s.shape != c.shape:  # masks select whole states
+        s, c = xp.broadcast_arrays(s, c)
     one, dim = e.eye(s), s.shape[-1]
     middle = xp.sum(e.diagonal(s), axis=-1) / dim
     middle = middle * middle

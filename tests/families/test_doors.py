@@ -1,5 +1,6 @@
 """One bad number in any array of any family is refused in words that name array, part and count."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy import stats
 
 import trpl
 import trpl.torch
+from frameworks import without_numpy
 from trpl.engines import NUMPY, torch_engine
 from trpl.families import family_of
 
@@ -234,3 +236,19 @@ def test_policies_of_two_families_have_no_kl(e, array):
     logits = array([[0.1, 0.2]])
     with pytest.raises(ValueError, match="the new policy is a Categorical and the old one a Bernoulli"):
         trpl.kl(trpl.Categorical(logits), trpl.Bernoulli(logits))
+
+
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("whose", ["predicted", "old"])
+def test_nan_gives_nan_where_values_are_not_checked(kind, whose):
+    """In its own state alone. A NaN among logits once forbade its class; the rest looked like a policy."""
+    predicted, old = good(kind)
+    layer = trpl.torch.JointKLProjection(1e-3, check=False)
+    expected = layer(make(kind, predicted), make(kind, old)).arrays
+    (predicted if whose == "predicted" else old)[0][1, 2] = math.nan
+    for context in (contextlib.nullcontext(), without_numpy()):
+        with context:
+            found = layer(make(kind, predicted), make(kind, old)).arrays
+        for x, y in zip(found, expected, strict=True):
+            assert x[1].isnan().any()
+            torch.testing.assert_close(x[[0]], y[[0]], rtol=1e-12, atol=0.0)

@@ -148,9 +148,14 @@ def test_compiled_and_mapped(name):
     p, q = policies(kind, torch.as_tensor)
     layer = trpl.torch.JointKLProjection(BOUND)
     expected = kind.arrays(layer(p, q))
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    found = kind.arrays(compiled(p, q))
-    num = len(expected)
+
+    def projected_and_audited(p, q):
+        projected = layer(p, q)
+        return projected, layer.audit(p, projected, q)
+
+    projected, audit = torch.compile(projected_and_audited, fullgraph=True, backend="aot_eager")(p, q)
+    torch.testing.assert_close(audit, layer.audit(p, layer(p, q), q))
+    found, num = kind.arrays(projected), len(expected)
 
     def one(*arrays):
         return tuple(kind.arrays(layer(kind.unflatten(arrays[:num]), kind.unflatten(arrays[num:]))))

@@ -73,6 +73,16 @@ def test_policies_that_do_not_belong_together():
         exact_kl(Categorical(np.zeros((3, 2))), DiagGaussian(np.zeros((3, 2)), np.ones(2)))
 
 
+def test_a_squashed_policy_against_an_unsquashed_one():
+    """Their divergence is not that of the Gaussians inside; what `read` returned is inside, whatever was around it."""
+    inside = torch.distributions.Independent(torch.distributions.Normal(torch.zeros(3, 2), torch.ones(3, 2)), 1)
+    squashed = torch.distributions.TransformedDistribution(inside, [torch.distributions.TanhTransform()])
+    for new, old in ((squashed, inside), (inside, squashed)):
+        with pytest.raises(ValueError, match="new and old must be transformed alike; the bijections are"):
+            exact_kl(new, old)
+    assert exact_kl(squashed, squashed).max == exact_kl(squashed, read(squashed)).max == 0.0
+
+
 def test_policies_that_are_not_gaussian():
     new, old = (torch.distributions.Categorical(logits=torch.randn(30, 4)) for _ in range(2))
     found = exact_kl(new, read(old), actions=torch.zeros(30, dtype=torch.long))

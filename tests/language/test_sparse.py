@@ -56,6 +56,17 @@ def test_the_dense_layer_where_everything_is_kept():
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("batch", [(), (1,)])
+def test_one_prediction_around_several_old_policies(batch):
+    predicted, old = pair(4)
+    one = SparseCategorical(*(x[0].expand(*batch, x.shape[-1]) for x in predicted))
+    old = old._replace(ids=one.ids.expand_as(old.ids))
+    found = trpl.torch.JointKLProjection(BOUND)(one, old)
+    assert found.ids.shape == (64, 4)
+    assert found.log_probs.shape == (64, 5)
+    assert (found.ids == old.ids).all()
+
+
 def test_both_frameworks_agree(x64):
     predicted, old = pair(4)
     layer, twin = trpl.torch.JointKLProjection(BOUND), trpl.jax.JointKLProjection(BOUND)

@@ -241,3 +241,14 @@ def test_bounds_are_checked_when_a_layer_is_made():
         with pytest.raises(ValueError, match=f"mean_bound must be {words}"):
             KLProjection(wrong, 0.1)  # pyright: ignore[reportArgumentType]
     KLProjection(torch.tensor(0.1, device="meta"), 0.1)  # no value to look at
+
+
+def test_a_meta_tensor_among_others_is_refused():
+    """The result would have no values: it was memory that nothing had written to."""
+    predicted, old = policies(framework, gentle_pair("diag"))
+    for layer, around in (
+        (KLProjection(torch.tensor(0.1, device="meta"), 0.1), old),
+        (KLProjection(0.1, 0.1), type(old)(*(x.to("meta") for x in old))),
+    ):
+        with pytest.raises(ValueError, match="on the meta device"):
+            layer(predicted, around)

@@ -21,6 +21,19 @@ def test_the_message_shows_the_bad_bound_and_not_a_good_one():
         KL.make(Torch())(predicted, old, cov_bound=bounds)
 
 
+@pytest.mark.parametrize("case", [KL, JOINT], ids=str)
+def test_a_penalty_calls_its_second_policy_projected(case):
+    predicted, _ = policies(Torch(), gentle_pair("diag"))
+    narrow = DiagGaussian(*(x[:, :1] for x in predicted))
+    penalty = case.make(Torch()).penalty
+    with pytest.raises(ValueError, match="projected policy has 1 action dimensions, predicted has"):
+        penalty(predicted, narrow)
+    with pytest.raises(ValueError, match=r"predicted has \(6,\), projected has \(4,\)"):
+        penalty(predicted, DiagGaussian(*(x[:4] for x in predicted)))
+    with pytest.raises(ValueError, match="predicted is float64 and projected float32"):
+        penalty(predicted, DiagGaussian(*(x.float() for x in predicted)))
+
+
 def test_the_message_counts_the_states_out_of_reach_and_shows_their_tightest_limit():
     old = DiagGaussian(torch.zeros(3, 1), torch.tensor([[1.0], [2.0], [4.0]]))
     present = 0.5 * np.log(2 * np.pi * np.e) + np.log([1.0, 2.0, 4.0])

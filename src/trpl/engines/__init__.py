@@ -7,6 +7,7 @@ when one of its arrays arrives, so NumPy, PyTorch and JAX are each optional.
 
 from trpl.engines.choice import (
     MAX_SERIAL_SIZE,
+    as_float,
     constants,
     engine_of,
     framework_of,
@@ -33,6 +34,7 @@ __all__ = [
     "JaxEngine",
     "NumpyEngine",
     "TorchEngine",
+    "as_float",
     "constants",
     "device_axes",
     "engine_of",

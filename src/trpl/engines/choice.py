@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -53,6 +54,14 @@ _NUMBERS = (float, int, np.floating, np.integer)
 def is_number(x: object) -> TypeGuard[float]:
     """Tell whether `x` is a number of Python or NumPy, whose value is known even if arrays are traced."""
     return isinstance(x, _NUMBERS) and not isinstance(x, bool)
+
+
+def as_float(x: float) -> float:
+    """Convert a number to a float; a whole number that is too large becomes infinite."""
+    try:
+        return float(x)
+    except OverflowError:
+        return math.inf if x > 0 else -math.inf
 
 
 def is_symbolic_number(x: object) -> bool:

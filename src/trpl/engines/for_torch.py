@@ -118,11 +118,16 @@ _TORCH: list[Engine] = []  # traced and eager, once made; Dynamo would trace thr
 
 def torch_engine(*, concrete: bool = True) -> Engine:
     """Return PyTorch's engine, eager or traced, as the maths sees it."""
-    if not _TORCH:
-        made: list[Engine[Tensor]] = [TorchEngine(concrete=False), TorchEngine(concrete=True)]
-        _TORCH.extend(cast("list[Engine]", made))
+    _make_engines()  # before Dynamo sees the list
     return _TORCH[concrete]
 
 
-if sys.modules.get("torch"):  # else when a tensor arrives; inside `torch.compile`, Dynamo could not trace the making
-    torch_engine()
+def _make_engines() -> None:
+    if not _TORCH:
+        made: list[Engine[Tensor]] = [TorchEngine(concrete=False), TorchEngine(concrete=True)]
+        _TORCH.extend(cast("list[Engine]", made))
+
+
+# As by `torch.compiler.assume_constant_result`, but without PyTorch, which may be imported later or never: Dynamo,
+# which cannot trace the making of an engine, calls the function.
+_make_engines._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]

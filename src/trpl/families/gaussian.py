@@ -69,9 +69,9 @@ class GaussianFamily:
                 f"got {scale_shape[:-core]}"
             )
 
-    def check_pair(self, name: str, p: Gaussian, q: Gaussian) -> None:
+    def check_pair(self, name: str, p: Gaussian, q: Gaussian, *, other: str = "old") -> None:
         if p.dim != q.dim:
-            raise ValueError(f"old policy has {q.dim} action dimensions, {name} has {p.dim}")
+            raise ValueError(f"{other} policy has {q.dim} action dimensions, {name} has {p.dim}")
 
     def admit(self, e: Engine, predicted: Gaussian, old: Gaussian) -> None:
         """Check for finite parameters, positive standard deviations, and lower triangular factors with a positive

@@ -103,8 +103,8 @@ class Vectors(Interpolated, Generic[P]):
         if x.ndim < 1 or shape[-1] == 0:
             raise ValueError(f"{name}.{first} needs a last axis with the {self.entries}; got shape {shape}")
 
-    def check_pair(self, name: str, p: Policy, q: Policy) -> None:
+    def check_pair(self, name: str, p: Policy, q: Policy, *, other: str = "old") -> None:
         """See `trpl.families.protocol.Family.check_pair`."""
-        size, old_size = p.arrays[0].shape[-1], q.arrays[0].shape[-1]
-        if size != old_size:
-            raise ValueError(f"old policy has {old_size} {self.entries}, {name} has {size}")
+        size, other_size = p.arrays[0].shape[-1], q.arrays[0].shape[-1]
+        if size != other_size:
+            raise ValueError(f"{other} policy has {other_size} {self.entries}, {name} has {size}")

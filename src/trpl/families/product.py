@@ -100,12 +100,12 @@ class ProductFamily(Interpolated):
                     "all parts need the same"
                 )
 
-    def check_pair(self, name: str, p: Product, q: Product) -> None:
+    def check_pair(self, name: str, p: Product, q: Product, *, other: str = "old") -> None:
         if len(p.parts) != len(q.parts) or [type(x) for x in p.parts] != [type(x) for x in q.parts]:
             kinds = [", ".join(type(x).__name__ for x in policy.parts) for policy in (p, q)]
-            raise ValueError(f"{name} has the parts {kinds[0]} and old {kinds[1]}; they must be the same")
-        for i, (family, own, other) in enumerate(zip(self.families, p.parts, q.parts, strict=True)):
-            family.check_pair(f"{name}.parts[{i}]", own, other)
+            raise ValueError(f"{name} has the parts {kinds[0]} and {other} {kinds[1]}; they must be the same")
+        for i, (family, *pair) in enumerate(zip(self.families, p.parts, q.parts, strict=True)):
+            family.check_pair(f"{name}.parts[{i}]", *pair, other=other)
 
     def admit(self, e: Engine, predicted: Product, old: Product) -> None:
         for i, (family, p, q) in enumerate(zip(self.families, predicted.parts, old.parts, strict=True)):

@@ -72,8 +72,8 @@ class Family(Protocol[P]):
         """Raise `ValueError` if the arrays of the policy called `name` are inconsistent (shapes, dtypes)."""
         ...
 
-    def check_pair(self, name: str, p: P, q: P) -> None:
-        """Raise `ValueError` if the policy called `name` and the old one differ in size, except for the batch."""
+    def check_pair(self, name: str, p: P, q: P, *, other: str = "old") -> None:
+        """Raise `ValueError` if the policies called `name` and `other` differ in size, except for the batch."""
         ...
 
     def admit(self, e: Engine, predicted: P, old: P) -> None:

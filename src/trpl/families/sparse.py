@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from trpl.engines import constants, values_of
+from trpl.engines import constants, engine_of, values_of
 from trpl.families.categorical import CATEGORICAL, Categorical
 from trpl.families.checks import check_arrays
 from trpl.families.interpolated import Interpolated
@@ -82,8 +82,14 @@ class SparseFamily(Interpolated):
         return (1,)
 
     def make(self, arrays: Sequence[Array], like: Policy | None = None) -> SparseCategorical:
-        ids = like.ids if isinstance(like, SparseCategorical) else cast("Array", None)
-        return SparseCategorical(ids, *arrays)
+        (log_probs,) = arrays
+        if not isinstance(like, SparseCategorical):
+            return SparseCategorical(cast("Array", None), log_probs)
+        batch, kept = tuple(log_probs.shape[:-1]), like.ids.shape[-1:]
+        alone = tuple(like.ids.shape[:-1]) == batch  # else the old policy's batch is larger
+        return SparseCategorical(
+            like.ids if alone else engine_of(like.ids).xp.broadcast_to(like.ids, (*batch, *kept)), log_probs
+        )
 
     def between(self, e: Engine, predicted: Sequence[Array], old: Sequence[Array]) -> CategoricalPath:
         return CATEGORICAL.between(e, predicted, old)
@@ -96,14 +102,14 @@ class SparseFamily(Interpolated):
                 f"{name}.log_probs has shape {shape} and {name}.ids {ids}; expected [*batch, K + 1] and [*batch, K]"
             )
 
-    def check_pair(self, name: str, p: SparseCategorical, q: SparseCategorical) -> None:
+    def check_pair(self, name: str, p: SparseCategorical, q: SparseCategorical, *, other: str = "old") -> None:
         if p.dim != q.dim:
-            raise ValueError(f"old policy keeps {q.dim - 1} ids, {name} keeps {p.dim - 1}")
+            raise ValueError(f"{other} policy keeps {q.dim - 1} ids, {name} keeps {p.dim - 1}")
         if p.ids is q.ids:
             return
         ids, old_ids = values_of(p.ids), values_of(q.ids)
         if ids is not None and old_ids is not None and not (ids == old_ids).all():
-            raise ValueError(f"{name} must keep the old policy's ids, in the same places")
+            raise ValueError(f"{name} must keep the {other} policy's ids, in the same places")
 
     def admit(self, e: Engine, predicted: SparseCategorical, old: SparseCategorical) -> None:
         CATEGORICAL.admit(e, predicted.lumped, old.lumped)

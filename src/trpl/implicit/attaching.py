@@ -13,7 +13,7 @@ from trpl.errors import ConvergenceError
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.implicit.problems import Problem, Solved
+    from trpl.implicit.problems import Measurable, Problem, Solved
     from trpl.types import Array
 
 
@@ -48,6 +48,24 @@ def _attach_numpy(problem: Problem, inputs: Sequence[Any]) -> tuple[Array, ...]:
 
 ADAPTERS: dict[str, Callable[[Problem, Sequence[Any]], tuple[Array, ...]]] = {"NumPy": _attach_numpy}
 """`attach` by framework; adapters register themselves on import."""
+
+
+def multipliers(problem: Measurable, e: Engine, inputs: Sequence[Array]) -> Sequence[Array]:
+    """Compute the Lagrange multipliers of a joint projection: of the KL and of the entropy.
+
+    Args:
+        problem: The problem.
+        e: The engine of the inputs.
+        inputs: Its inputs, all arrays.
+
+    Returns:
+        Both, state by state; 0 where a constraint is inactive.
+    """
+    return MEASURES[e.name](problem, e, inputs) if e.name in MEASURES else problem.multipliers(e, inputs)
+
+
+MEASURES: dict[str, Callable[[Measurable, Engine, Sequence[Any]], Sequence[Any]]] = {}
+"""`multipliers` by framework, where a compiler needs an operator; adapters register themselves on import."""
 
 
 def checked_solve(problem: Problem, e: Engine, inputs: Sequence[Array], *, whole: bool = False) -> Solved | None:

@@ -17,7 +17,7 @@ from jax.custom_batching import custom_vmap
 
 from trpl.engines import NUMPY, device_axes, jax_engine, jax_is_concrete, varying
 from trpl.implicit.attaching import ADAPTERS
-from trpl.implicit.problems import NO_SECOND, Problem, pulled_back
+from trpl.implicit.problems import NO_FORWARD, NO_SECOND, Problem, pulled_back
 
 
 def attach(problem: Problem, inputs: Sequence[Any]) -> tuple[jax.Array, ...]:
@@ -33,7 +33,12 @@ def attach(problem: Problem, inputs: Sequence[Any]) -> tuple[jax.Array, ...]:
         with np.errstate(all="ignore"):
             problem.admit(NUMPY, *map(np.asarray, arrays))
     # inside `shard_map` all inputs vary alike, so cotangents have their inputs' types
-    outputs = _functions(problem)(*varying(arrays, device_axes(arrays)))
+    try:
+        outputs = _functions(problem)(*varying(arrays, device_axes(arrays)))
+    except TypeError as error:
+        if "forward-mode" not in str(error):  # JAX's refusal of a `custom_vjp`
+            raise
+        raise TypeError(NO_FORWARD) from None
     if look:
         with np.errstate(all="ignore"):
             problem.accept(NUMPY, *map(np.asarray, outputs))

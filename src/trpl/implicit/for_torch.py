@@ -17,10 +17,10 @@ from torch.autograd import forward_ad
 
 from trpl import engines
 from trpl.engines import NUMPY, Engine, to_numpy, to_torch, torch_engine
-from trpl.implicit.attaching import ADAPTERS, checked_solve
+from trpl.implicit.attaching import ADAPTERS, MEASURES, checked_solve
 from trpl.implicit.folding import folded, without_axis
 from trpl.implicit.operators import gradients, register, solve_whole, without_autocast
-from trpl.implicit.problems import NO_FORWARD, NO_SECOND, Problem, pulled_back
+from trpl.implicit.problems import NO_FORWARD, NO_SECOND, Measurable, Problem, pulled_back
 from trpl.types import Array
 
 _state: Any = torch._C  # private names, each with a canary in tests/test_engines.py
@@ -33,6 +33,10 @@ def attach(problem: Problem, inputs: Sequence[Any]) -> tuple[Any, ...]:
     if engines.suits_numpy(tensors):
         return _attach_eagerly(problem, NUMPY, inputs, to_numpy(inputs, inputs[0].dtype))
     like = inputs[0]
+    if len({x.is_meta for x in tensors}) > 1:
+        raise ValueError(
+            "some arrays of the policies and bounds are on the meta device, without values; others are not"
+        )
     filled = [x if isinstance(x, Tensor) else like.new_full((), x) for x in inputs]
     with without_autocast(like):
         if _without_values(filled) or torch._C._are_functorch_transforms_active():
@@ -319,3 +323,13 @@ def _traced_gradients(
 
 
 ADAPTERS["PyTorch"] = torch.compiler.allow_in_graph(attach)  # pyright: ignore[reportArgumentType]
+
+
+def multipliers(problem: Measurable, e: Engine, inputs: Sequence[Any]) -> Sequence[Any]:
+    """See `trpl.implicit.multipliers`; one operator for compilers, which take minutes for the search."""
+    if _without_values(inputs) and not torch._C._are_functorch_transforms_active():
+        return torch.ops.trpl.multipliers(list(inputs), register(problem))
+    return problem.multipliers(e, inputs)
+
+
+MEASURES["PyTorch"] = multipliers

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from trpl import engines
 from trpl.engines import NUMPY, Engine, to_numpy, to_torch, torch_engine
 from trpl.implicit.attaching import checked_solve
-from trpl.implicit.problems import Problem, Solved, pulled_back
+from trpl.implicit.problems import Like, Measurable, Problem, Solved, pulled_back
 
 
 def without_autocast(like: Tensor) -> contextlib.AbstractContextManager:
@@ -112,6 +112,9 @@ torch.library.define(
     "(Tensor[] saved, Tensor[] cotangents, bool[] needed, str problem) -> Tensor[]",
     tags=torch.Tag.pt2_compliant_tag,
 )
+torch.library.define(
+    "trpl::multipliers", "(Tensor[] inputs, str problem) -> Tensor[]", tags=torch.Tag.pt2_compliant_tag
+)
 
 
 @torch.library.impl("trpl::solve", "CompositeExplicitAutograd")
@@ -157,3 +160,19 @@ def _(saved: list[Tensor], cotangents: list[Tensor], needed: list[bool], problem
         for x, here in zip(saved, needed, strict=False)
         if here
     ]
+
+
+@torch.library.impl("trpl::multipliers", "CompositeExplicitAutograd")
+def _multipliers(inputs: list[Tensor], problem: str) -> list[Tensor]:
+    own = cast("Measurable", _PROBLEMS[problem])
+    return _fresh(inputs[0], own.multipliers(torch_engine(), inputs), [_batch(problem, inputs)] * 2)
+
+
+@torch.library.register_fake("trpl::multipliers")
+def _(inputs: list[Tensor], problem: str) -> list[Tensor]:
+    return [inputs[0].new_empty(_batch(problem, inputs)) for _ in range(2)]
+
+
+def _batch(problem: str, inputs: Sequence[Tensor]) -> tuple[int, ...]:
+    cores = _PROBLEMS[problem].signature.cores
+    return Like(tuple(range(len(cores)))).shape([tuple(x.shape) for x in inputs], cores)

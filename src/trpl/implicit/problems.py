@@ -143,6 +143,14 @@ class Problem(Protocol):
         ...
 
 
+class Measurable(Problem, Protocol):
+    """A problem with Lagrange multipliers for an audit."""
+
+    def multipliers(self, e: Engine, inputs: Sequence[Array]) -> tuple[Array, Array]:
+        """Return the multipliers of the KL and of the entropy, of the broadcast batch shape."""
+        ...
+
+
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the common shape; sizes may be a compiler's symbols, which NumPy's function would specialise.
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trpl.families import Policy, SparseCategorical, family_of, kl, log_prob
-from trpl.integrations.distributions import split
+from trpl.families import Policy, SparseCategorical, family_of, is_policy, kl, log_prob
+from trpl.integrations.distributions import matching, split
 from trpl.types import cast
 
 
@@ -121,6 +121,8 @@ def divergences(new: object, old: object, *, actions: object = None) -> Divergen
     Raises:
         ValueError: If a policy is of no known family, or the two do not match.
     """
+    if not is_policy(new) and not is_policy(old):  # what `read` returned is the policy inside of any bijections
+        matching(split(new), old, "old", first="new")
     p, q = read(new), read(old)
     if type(p) is not type(q):
         raise ValueError(f"new is a {family_of(p).words} and old a {family_of(q).words}: they must be of one kind")

@@ -62,7 +62,7 @@ def project(layer: Any, predicted: Any, old: Any, **overrides: Any) -> Any:
         ValueError: There is no policy of a known family inside, or the two are transformed differently.
     """
     inside = split(predicted)
-    return inside.rebuild(layer(inside.policy, _matching(inside, old, "old"), **overrides))
+    return inside.rebuild(layer(inside.policy, matching(inside, old, "old"), **overrides))
 
 
 def penalty(layer: Any, predicted: Any, projected: Any) -> Any:
@@ -80,16 +80,28 @@ def penalty(layer: Any, predicted: Any, projected: Any) -> Any:
         ValueError: There is no policy of a known family inside, or the two are transformed differently.
     """
     inside = split(predicted)
-    return layer.penalty(inside.policy, _matching(inside, projected, "projected"))
+    return layer.penalty(inside.policy, matching(inside, projected, "projected"))
 
 
-def _matching(inside: Split, other: Any, name: str) -> Policy:
+def matching(inside: Split, other: Any, name: str, *, first: str = "predicted") -> Policy:
+    """Find the policy inside another distribution, which must be transformed alike.
+
+    Args:
+        inside: The first distribution, split.
+        other: The other distribution.
+        name: Its name in messages.
+        first: The first one's name in messages.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: There is no policy of a known family inside, or the two are transformed differently.
+    """
     found = split(other)
     if found.bijections != inside.bijections:
-        first, second = (
-            ", ".join(kind.__name__ for kind in kinds) or "none" for kinds in (inside.bijections, found.bijections)
-        )
-        raise ValueError(f"predicted and {name} must be transformed alike; the bijections are {first} and {second}")
+        kinds = [", ".join(kind.__name__ for kind in p.bijections) or "none" for p in (inside, found)]
+        raise ValueError(f"{first} and {name} must be transformed alike; the bijections are {' and '.join(kinds)}")
     return found.policy
 
 

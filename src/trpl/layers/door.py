@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trpl.engines import engine_of, framework_of, is_floating, is_number, is_symbolic_number, values_of
+from trpl.engines import as_float, engine_of, framework_of, is_floating, is_number, is_symbolic_number, values_of
 from trpl.families import Family, Policy, family_of, is_policy, known_policies
 from trpl.families.checks import dtype_name
 from trpl.gaussians.values import DiagGaussian, FullGaussian
@@ -27,12 +27,12 @@ _VALIDATED: dict[tuple[Any, ...], Family] = {}
 MAX_VALIDATED = 256
 
 
-def check_structure(predicted: Policy, old: Policy, name: str = "predicted") -> Family:
+def check_structure(predicted: Policy, old: Policy, name: str = "predicted", other: str = "old") -> Family:
     """Check types, dimensions, batch shapes and dtypes of a pair; return its family."""
     seen = _cache_key(predicted, old)
     family = None if seen is None else _VALIDATED.get(seen)
     if family is None:
-        family = _checked_structure(predicted, old, name)
+        family = _checked_structure(predicted, old, name, other)
         if seen is not None:
             if len(_VALIDATED) >= MAX_VALIDATED:
                 _VALIDATED.clear()
@@ -57,29 +57,30 @@ _GAUSSIANS = (DiagGaussian, FullGaussian)
 _PLAIN = frozenset(("ndarray", "Tensor", "Parameter", "ArrayImpl"))  # not tracers, nor fake tensors
 
 
-def _checked_structure(predicted: Policy, old: Policy, name: str) -> Family:
-    for label, p in ((name, predicted), ("old", old)):
+def _checked_structure(predicted: Policy, old: Policy, name: str, other: str) -> Family:
+    for label, p in ((name, predicted), (other, old)):
         if not is_policy(p):
             raise ValueError(f"{label} must be a {' or a '.join(known_policies())}, not {type(p).__name__}")
     family = family_of(predicted)
     family.check_one(name, predicted)
-    family_of(old).check_one("old", old)  # a product's family is that of its own parts
+    family_of(old).check_one(other, old)  # a product's family is that of its own parts
     if type(predicted) is not type(old):
         raise ValueError(
-            f"{name} is a {type(predicted).__name__} and old a {type(old).__name__}; they must have the same structure"
+            f"{name} is a {type(predicted).__name__} and {other} a {type(old).__name__}; "
+            "they must have the same structure"
         )
-    family.check_pair(name, predicted, old)
+    family.check_pair(name, predicted, old, other=other)
     first, second = predicted.arrays[0], old.arrays[0]
     kinds = framework_of(first), framework_of(second)
     if kinds[0] != kinds[1]:
-        raise ValueError(f"{name} has {kinds[0]} arrays and old {kinds[1]} arrays")
+        raise ValueError(f"{name} has {kinds[0]} arrays and {other} {kinds[1]} arrays")
     if first.dtype != second.dtype:
         raise ValueError(
-            f"{name} is {dtype_name(first)} and old {dtype_name(second)}; convert them to one floating-point type"
+            f"{name} is {dtype_name(first)} and {other} {dtype_name(second)}; convert them to one floating-point type"
         )
     shapes = predicted.batch_shape, old.batch_shape
     if shapes[0] != shapes[1] and not _broadcast(*shapes):
-        raise ValueError(f"batch shapes do not fit: {name} has {shapes[0]}, old has {shapes[1]}")
+        raise ValueError(f"batch shapes do not fit: {name} has {shapes[0]}, {other} has {shapes[1]}")
     return family
 
 
@@ -105,10 +106,11 @@ def as_bound(
         positive: Whether it must be positive; an entropy need not be.
     """
     if is_number(bound):
-        value = _as_stored(float(bound), like)
+        number = as_float(bound)
+        value = _as_stored(number, like)
         if check and not (math.isfinite(value) and (value > 0.0 or not positive)):
-            raise ValueError(f"{name} {_wanted(positive, like)} {bound!r}")
-        return float(bound)
+            raise ValueError(f"{name} {_wanted(positive, like)} {number!r}")
+        return number
     array = _as_array(name, bound, like, batch)
     found = values_of(array) if check and not is_symbolic_number(array) else None
     if found is not None and not (good := _valid(found, positive)).all():
@@ -181,7 +183,7 @@ def check_held(name: str, value: Any, *, positive: bool = True, parts: bool = Fa
         return
     found: np.ndarray | None
     if is_number(value):
-        found = np.asarray(value, np.float64)
+        found = np.asarray(as_float(value))
     else:
         _kind_of(name, value)
         found = values_of(value) if check else None

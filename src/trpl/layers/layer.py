@@ -13,7 +13,7 @@ from trpl.families.gaussian import GaussianFamily
 from trpl.families.product import parts_of
 from trpl.families.protocol import P
 from trpl.gaussians.values import Gaussian, Parts
-from trpl.implicit import attach
+from trpl.implicit import attach, multipliers
 from trpl.implicit.problems import broadcast_shapes
 from trpl.layers.door import as_bound, check_structure
 from trpl.layers.problems import joint, separate
@@ -227,7 +227,7 @@ def penalty(region: Region, predicted: Gaussian, projected: Gaussian) -> PerStat
 
     For a shared covariance only the mean part: the standard deviation is then set, not regressed.
     """
-    _gaussian_family(check_structure(predicted, projected))
+    _gaussian_family(check_structure(predicted, projected, other="projected"))
     e, target = engine_of(*predicted, *projected), projected.detached()
     mean = mean_distance(e, region, predicted, target)
     return mean if predicted.shares_covariance else mean + region.cov_distance(e, predicted, target)
@@ -235,7 +235,7 @@ def penalty(region: Region, predicted: Gaussian, projected: Gaussian) -> PerStat
 
 def penalty_jointly(predicted: Policy, projected: Policy) -> PerState:
     """Compute the regression penalty of the family, state by state; π̃ is a constant."""
-    family = check_structure(predicted, projected)
+    family = check_structure(predicted, projected, other="projected")
     return family.penalty(engine_of(*predicted.arrays, *projected.arrays), predicted, projected.detached())
 
 
@@ -275,7 +275,7 @@ def audit_jointly(
         return tuple(cast("list[Audit]", found))
     family, inputs = _joint_inputs(predicted, old, bound, target, check=check)
     e, like = engine_of(*inputs, *projected.arrays), predicted.arrays[0]
-    eta, omega = family.multipliers(e, [e.asarray(x, like) for x in inputs], target.held)
+    eta, omega = multipliers(joint(family, target.held, check), e, [e.asarray(x, like) for x in inputs])
     return Audit(
         before=family.kl_parts(e, predicted, old),
         after=family.kl_parts(e, projected, old),

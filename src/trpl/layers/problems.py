@@ -155,6 +155,9 @@ class Joint:
     ) -> Sequence[Array | None]:
         return self.family.pullback(e, saved, cotangents, needed, self.held)
 
+    def multipliers(self, e: Engine, inputs: Sequence[Array]) -> tuple[PerState, PerState]:
+        return self.family.multipliers(e, inputs, self.held)
+
 
 @functools.cache
 def joint(family: Family, held: Held, check: bool) -> Joint:

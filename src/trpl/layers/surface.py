@@ -40,6 +40,7 @@ class Host(NamedTuple):
     """Converts the projected policy to the form of the given one."""
     project: Callable[..., Any] = core.project
     project_jointly: Callable[..., Any] = core.project_jointly
+    audit_jointly: Callable[..., Any] = core.audit_jointly
     measuring: Callable[[], AbstractContextManager[Any]] = nullcontext
     """The context of a penalty."""
     auditing: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -273,7 +274,7 @@ class JointLayer(Generic[A]):
         """
         host = type(self).host
         with host.auditing():
-            found = core.audit_jointly(
+            found = host.audit_jointly(
                 host.enter(predicted, "predicted"),
                 host.enter(projected, "projected"),
                 host.enter(old, "old"),

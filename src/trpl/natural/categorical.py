@@ -202,10 +202,10 @@ class CategoricalPath:
 
     @functools.cached_property
     def support(self) -> Mask | None:
-        """Where both policies' probabilities are positive; None if known to be everywhere."""
+        """Where neither policy forbids a class, which NaN does not; None if known to be everywhere."""
         if self._plain:
             return None
-        return self.e.xp.isfinite(self.predicted) & self.e.xp.isfinite(self.old)
+        return (self.predicted != -math.inf) & (self.old != -math.inf)
 
     @functools.cached_property
     def _masked(self) -> tuple[PerState | float, Mask | None]:

@@ -78,7 +78,7 @@ def _bound_alone(e: Engine, path: Path, bound: PerState) -> Place:
         unsure = ~guess.sure
         s = e.branch(unsure, search, lambda s, _: s, guess.s, unsure)
     s = xp.where(reachable, s, 0.0)
-    return Place(s, None, s < 1.0, None)
+    return Place(s, None, ~(s >= 1.0), None)  # NaN counts as outside, and gives NaN
 
 
 def _search(e: Engine, path: Path, room: PerState, wanted: Mask) -> PerState:

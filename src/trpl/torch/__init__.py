@@ -4,15 +4,12 @@ layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
 projected = layer(predicted, old)
 """
 
-from trpl.engines import torch_engine
 from trpl.messages import needs
 
 with needs("torch"):
     from trpl.implicit import for_torch as _adapter  # noqa: F401 - compilers need its operators beforehand
     from trpl.torch import layers
     from trpl.torch.layers import *  # noqa: F403 - layers.py lists the layers
-
-    torch_engine()  # made here because `torch.compile` cannot trace its construction
 
 __all__: list[str] = []
 __all__ += layers.__all__

@@ -55,6 +55,7 @@ HOST = Host(
     # with the rest of the graph by AOTAutograd. (Every PyTorch optimiser imports what `allow_in_graph` imports.)
     project=torch.compiler.allow_in_graph(core.project),  # pyright: ignore[reportArgumentType]
     project_jointly=torch.compiler.allow_in_graph(core.project_jointly),  # pyright: ignore[reportArgumentType]
+    audit_jointly=torch.compiler.allow_in_graph(core.audit_jointly),  # pyright: ignore[reportArgumentType]
     measuring=_full_precision,
     auditing=_constant,
 )
