@@ -35,7 +35,6 @@ FOREIGN = {
     "integrations/rsl_rl/algorithm.py: observations",
     "integrations/rsl_rl/algorithm.py: settings",
     "integrations/sb3/algorithm.py: observations",
-    "integrations/sb3/audit.py: observations",
     "integrations/skrl.py: policy",
     "integrations/skrl.py: settings",
     "runs/records.py: returns",  # JSON

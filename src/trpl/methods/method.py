@@ -56,6 +56,11 @@ class LayerSpec(NamedTuple):
         return getattr(framework, self.kind)(**given, **options, check=False)
 
 
+def nothing_implied(table: str, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return no implied settings."""
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """Everything trpl knows about a method; `register` makes it available everywhere.
@@ -90,7 +95,7 @@ class Method:
     layer: LayerSpec | None = None
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = ""
-    implied: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = lambda table, overrides: {}
+    implied: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = nothing_implied
     check: Callable[[Mapping[str, Any]], None] | None = None
     row: int | None = None
     contextual: bool = True

@@ -6,11 +6,12 @@ with the policy, since fitting the value function would change the policy.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from gymnasium.vector.utils import create_empty_array
 from stable_baselines3.common import distributions as d
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
@@ -109,10 +110,8 @@ def value_parameters(policy: ActorCriticPolicy) -> list[nn.Parameter]:
 
 def _reached_by_value_alone(policy: ActorCriticPolicy) -> list[nn.Parameter]:
     """List the parameters that values depend on, and the distribution does not; networks may have any structure."""
-    space = copy.deepcopy(policy.observation_space)  # so that sampling does not change the environment's generator
-    space.seed(0)
     policy.set_training_mode(False)
-    seen, _ = policy.obs_to_tensor(space.sample())
+    seen, _ = policy.obs_to_tensor(create_empty_array(policy.observation_space, n=1, fn=np.zeros))
     values, outputs = policy.predict_values(seen), value_of(policy.get_distribution(seen)).arrays
     policy.set_training_mode(True)
     learned = [parameter for parameter in policy.parameters() if parameter.requires_grad]
