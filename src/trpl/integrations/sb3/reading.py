@@ -111,7 +111,8 @@ def value_parameters(policy: ActorCriticPolicy) -> list[nn.Parameter]:
 def _reached_by_value_alone(policy: ActorCriticPolicy) -> list[nn.Parameter]:
     """List the parameters that values depend on, and the distribution does not; networks may have any structure."""
     policy.set_training_mode(False)
-    seen, _ = policy.obs_to_tensor(create_empty_array(policy.observation_space, n=1, fn=np.zeros))
+    nothing: Any = create_empty_array(policy.observation_space, n=1, fn=np.zeros)
+    seen, _ = policy.obs_to_tensor(nothing)
     values, outputs = policy.predict_values(seen), value_of(policy.get_distribution(seen)).arrays
     policy.set_training_mode(True)
     learned = [parameter for parameter in policy.parameters() if parameter.requires_grad]
