@@ -58,6 +58,11 @@ assert torch.compile(trpl.kl, backend="eager", fullgraph=True)(p, q).tolist() ==
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_dynamo_calls_functions_marked_as_constant():
+    """A canary: the engine's maker sets this private mark itself, so that PyTorch need not be imported."""
+    assert vars(torch.compiler.assume_constant_result(lambda: None)) == {"_dynamo_marked_constant": True}
+
+
 def test_what_is_an_array():
     assert [framework_of(x) for x in (np.ones(1), torch.ones(1), jnp.ones(1), [1.0], 1.0)] == [
         "NumPy", "PyTorch", "JAX", None, None,
