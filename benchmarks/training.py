@@ -6,9 +6,8 @@ Each measurement runs in a process of its own, pinned to one core. Rates are env
 time (on an idle core the same as wall clock, and fair on a busy one), compile time excluded and reported apart. The
 measurements a ratio is made of are taken in turns, and the best of each counts, since anything else on the machine can
 only slow one down. *By the clock* is wall clock: `clock` and `cores` want an idle machine. For `cores` two processes
-train epoch by epoch in turns. Threads that meet at every step lose on both cores what a neighbour steals from one, so
-the ratio is the median over the pairs of epochs in which the hypervisor stole little (`/proc/stat`); the median over
-all pairs is printed too.
+train epoch by epoch in turns; the ratio is the median over the pairs of epochs in which the hypervisor stole little
+(`/proc/stat`), and the median over all pairs is printed too.
 """
 
 import argparse

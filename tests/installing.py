@@ -245,7 +245,7 @@ EXTRAS = {
     "wandb": Extra(TRACK.format(kind="wandb")),
 }
 UNUSUAL = {
-    "envpool": Extra("import envpool, trpl.rollouts.batches", without=("torch",)),
+    "envpool": Extra("import envpool, trpl.rollouts.pooled_lanes", without=("torch",)),
     "brax": Extra("from trpl.integrations.brax import trust_region", without=("torch",)),
     "rsl-rl": Extra("from trpl.integrations.rsl_rl import TRPL", without=("jax", "stable_baselines3")),
     "skrl": Extra("from trpl.integrations.skrl import TRPL", without=("jax", "stable_baselines3")),

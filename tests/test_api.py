@@ -123,7 +123,7 @@ def test_arguments_reach_every_environment():
 
     task = Task("Pendulum-v1", {"g": 2.5})
     collector, evaluator = Collector(task, num_envs=2, seed=0), Evaluator(task, seed=0)
-    for environment in (*collector.environments.environments, evaluator.environment):
+    for environment in (*(lane.environment for lane in collector.lanes.lanes), evaluator.environment):
         assert environment.gym_env.unwrapped.g == 2.5
     assert isinstance(evaluator.environment.gym_env, gym.Env)
 

@@ -66,27 +66,46 @@ def test_an_episode_over_many_rollouts_is_counted_whole():
     assert rollouts[2].episode_returns == 50 * 51 / 2
 
 
-@pytest.mark.parametrize("num_envs", [1, 2])
-def test_the_policy_sees_observations_normalised_with_themselves_included(num_envs):
-    collector = collector_of("test/Drift-v0", num_envs=num_envs, normalise_observations=True)
+class Repeat:
+    """The actions of a rollout again, without seeing, for environments that are stepped one after the other."""
+
+    def __init__(self, actions):
+        self.rows = [iter(lane) for lane in np.moveaxis(actions, 1, 0)]
+
+    def noise(self, rng, num_steps, states):
+        return range(num_steps)
+
+    def prepared(self, noise):
+        rows = self.rows.pop(0)
+        return (lambda observation, noise: next(rows)), noise
+
+
+def test_a_lane_normalises_with_all_before_the_rollout_and_with_its_own_since():
+    collector = collector_of("test/Drift-v0", num_envs=2, normalise_observations=True)
+    plain = collector_of("test/Drift-v0", num_envs=2)
+    rollouts = [collector.collect(LinearActor(2, 1), num_steps=60, iteration=i) for i in range(2)]
+    raw = [plain.collect(Repeat(rollout.actions), num_steps=60, iteration=0).observations for rollout in rollouts]
+    raw = np.concatenate(raw).astype(np.float64)
+    seen = np.concatenate([rollout.observations for rollout in rollouts])
+    np.testing.assert_array_equal(seen[0], 0.0)  # each the only one that its lane has seen
+    for t in (1, 49, 50, 59, 60, 61, 119):
+        shared = raw[: 1 if t <= 60 else 61].reshape(-1, 2)  # the first rollout's next observations are raw[60]
+        for n in range(2):
+            known = np.concatenate([shared, raw[1 if t <= 60 else 61 : t + 1, n]])
+            expected = (raw[t, n] - known.mean(axis=0)) / np.sqrt(known.var(axis=0) + 1e-8)
+            np.testing.assert_allclose(seen[t, n], expected, rtol=1e-4, atol=1e-4)
+    last = plain.collect(LinearActor(2, 1), num_steps=1, iteration=0).observations
+    raw = np.concatenate([raw, last]).reshape(-1, 2)  # the last observation of an episode only passes through
+    assert collector.normaliser.count == len(raw)
+    np.testing.assert_allclose(collector.normaliser.mean, raw.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(collector.normaliser.variance, raw.var(axis=0), rtol=1e-6)
+
+
+def test_the_policy_sees_observations_normalised_with_themselves_included():
+    collector = collector_of("test/Drift-v0", normalise_observations=True)
     rollout = collector.collect(LinearActor(2, 1), num_steps=120, iteration=0)
-    plain = collector_of("test/Drift-v0", num_envs=num_envs)
-
-    class Repeat:
-        """The same actions, without seeing."""
-
-        rows = iter(rollout.actions if num_envs > 1 else rollout.actions[:, 0])
-
-        def noise(self, rng, num_steps, states):
-            return range(num_steps)
-
-        def sample(self, observations, noise):
-            return next(self.rows)
-
-        def prepared(self, noise):
-            return self.sample, noise
-
-    raw = plain.collect(Repeat(), num_steps=120, iteration=0).observations.astype(np.float64)
+    raw = collector_of("test/Drift-v0").collect(Repeat(rollout.actions), num_steps=120, iteration=0).observations
+    raw = raw.astype(np.float64)
     for t in (0, 1, 49, 50, 51, 119):
         seen = raw[: t + 1].reshape(-1, 2)
         expected = (raw[t] - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + 1e-8)
@@ -94,7 +113,7 @@ def test_the_policy_sees_observations_normalised_with_themselves_included(num_en
     ongoing = ~(rollout.terminated | rollout.truncated)[:-1]
     np.testing.assert_array_equal(rollout.next_observations[:-1][ongoing], rollout.observations[1:][ongoing])
     assert not np.array_equal(rollout.next_observations[49], rollout.observations[50])
-    assert collector.normaliser.count == 121 * num_envs  # the last observation of an episode only passes through
+    assert collector.normaliser.count == 121  # the last observation of an episode only passes through
 
 
 def test_actions_are_mean_plus_scaled_noise_and_go_out_raw():

@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 from worlds import LinearActor
 
-from trpl.cores import num_cores
 from trpl.errors import FaultyEnvironmentError
-from trpl.rollouts import Collector, batches
-from trpl.rollouts.batches import make_environments
-from trpl.rollouts.rounds import Round
+from trpl.rollouts import Collector, local_lanes
 
 WAYS = ("threads", "processes")
 
@@ -51,28 +48,33 @@ def test_the_same_bits_as_sync_also_from_a_checkpoint(way):
         each.close()
 
 
-def rounds(environments, *, num):
-    """Rounds without policy."""
-    size = environments.num_envs
-    actions, observations = np.zeros((size, environments.head.action_size), np.float32), environments.begin()
-    for _ in range(num):
-        yield Round(actions, observations, np.zeros(size), np.zeros(size, bool), np.zeros(size, bool), [])
+class Watched(LinearActor):
+    """Remembers which threads act; from the given step on, an error in another thread than the main one."""
+
+    def __init__(self, *args, failing_at=None):
+        super().__init__(*args)
+        self.threads, self.num_steps, self.failing_at = set(), 0, failing_at
+
+    def sample(self, observations, noise):
+        self.threads.add(threading.current_thread())
+        self.num_steps += 1
+        late = self.failing_at is not None and self.num_steps > self.failing_at
+        if late and threading.current_thread() is not threading.main_thread():
+            raise ZeroDivisionError("no action")
+        return super().sample(observations, noise)
 
 
-def test_whichever_thread_computes_a_round_its_error_reaches_the_caller_and_ends_the_run():
-    def failing(num):
-        yield from rounds(environments, num=num)
-        threads.add(threading.current_thread())
-        raise ZeroDivisionError("no action")
-
-    environments, threads = make_environments("Hopper-v4", num_envs=4, seed=0, vectorisation="threads"), set()
-    for num in range(30):  # the last to finish a round, which is neither always the caller nor always a helper
-        with pytest.raises(ZeroDivisionError, match="no action"):
-            environments.run(failing(num))
-        environments.run(rounds(environments, num=2))  # the next run is not affected
-    assert threading.current_thread() in threads
-    assert len(threads) > 1 or num_cores() == 1
-    environments.close()
+def test_threads_share_the_lanes_and_an_error_in_any_reaches_the_caller(monkeypatch):
+    monkeypatch.setattr(local_lanes, "num_cores", lambda: 2)
+    threads = collector("threads")
+    fine, failing = Watched(11, 3), Watched(11, 3, failing_at=40)
+    threads.collect(fine, num_steps=300, iteration=0)
+    assert len(fine.threads) == 2
+    with pytest.raises(ZeroDivisionError, match="no action"):
+        threads.collect(failing, num_steps=1000, iteration=1)
+    assert failing.num_steps < 2000  # the others do not finish the rollout
+    threads.collect(fine, num_steps=5, iteration=2)  # is not affected
+    threads.close()
 
 
 def test_threads_say_which_environment_failed():
@@ -89,10 +91,10 @@ def test_threads_say_which_environment_failed():
 
     gym.register("test/Fails-v0", Fails)
     try:
-        environments = make_environments("test/Fails-v0", num_envs=3, seed=0, vectorisation="threads")
+        threads = collector("threads", env_id="test/Fails-v0")
         with pytest.raises(FaultyEnvironmentError, match=r"test/Fails-v0 \(environment \d\), episode 1, step 1"):
-            environments.run(rounds(environments, num=5))
-        environments.close()
+            threads.collect(LinearActor(2, 1), num_steps=5, iteration=0)
+        threads.close()
     finally:
         del gym.registry["test/Fails-v0"]
 
@@ -115,9 +117,10 @@ class Stuck(gym.Env):
         if threading.current_thread() is not threading.main_thread():
             self.entered.set()
             self.released.wait()
-        elif self.error is not None:
+        else:
             self.entered.wait()
-            raise self.error
+            if self.error is not None:
+                raise self.error
         return np.zeros(2), 0.0, False, False, {}
 
     def close(self):
@@ -129,12 +132,12 @@ def stuck(monkeypatch):
     """Two environments and two threads; the helper never leaves its environment."""
     for name, fresh in (("entered", threading.Event()), ("released", threading.Event()), ("closed", 0)):
         monkeypatch.setattr(Stuck, name, fresh)
-    monkeypatch.setattr(batches, "num_cores", lambda: 2)
-    monkeypatch.setattr(batches, "PATIENCE", 0.1)
+    monkeypatch.setattr(local_lanes, "num_cores", lambda: 2)
+    monkeypatch.setattr(local_lanes, "PATIENCE", 0.1)
     monkeypatch.setitem(gym.registry, "test/Stuck-v0", gym.envs.registration.EnvSpec("test/Stuck-v0", Stuck))
-    environments = make_environments("test/Stuck-v0", num_envs=2, seed=0, vectorisation="threads")
+    threads = collector("threads", num_envs=2, env_id="test/Stuck-v0")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    yield environments
+    yield threads
     signal.signal(signal.SIGINT, before)
     Stuck.released.set()
 
@@ -147,9 +150,9 @@ def test_an_interruption_does_not_wait_for_a_thread_that_hangs_in_an_environment
     else:
         monkeypatch.setattr(Stuck, "error", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        stuck.run(rounds(stuck, num=2))
+        stuck.collect(LinearActor(2, 1), num_steps=2, iteration=0)
     with pytest.raises(RuntimeError, match="interrupted and may still be running"):
-        stuck.run(rounds(stuck, num=2))
+        stuck.collect(LinearActor(2, 1), num_steps=2, iteration=0)
     stuck.close()
     assert Stuck.closed == 0  # not under the hands of the thread
     Stuck.released.set()
@@ -158,16 +161,19 @@ def test_an_interruption_does_not_wait_for_a_thread_that_hangs_in_an_environment
 
 
 def test_a_process_that_was_killed_is_named():
-    environments = make_environments("Hopper-v4", num_envs=2, seed=0, vectorisation="processes")
-    steps = rounds(environments, num=5)
-    environments.step(next(steps))
-    environments._vector.processes[1].kill()
+    processes = collector("processes", num_envs=2)
+    actor = LinearActor(11, 3)
+    processes.collect(actor, num_steps=5, iteration=0)
+    processes.lanes._vector.processes[1].kill()
     with pytest.raises(FaultyEnvironmentError, match=r"Hopper-v4: a process ended by itself \(environment 1 with exit"):
-        environments.run(steps)
-    environments.close()
+        processes.collect(actor, num_steps=5, iteration=1)
+    processes.close()
 
 
-def test_one_environment_in_a_thread_is_stepped_by_itself():
-    environments = make_environments("Hopper-v4", num_envs=1, seed=0, vectorisation="threads")
-    assert environments.single is not None
-    environments.close()
+def test_processes_answer_in_turns_so_that_the_watchdog_sees_them_step():
+    processes = collector("processes", num_envs=1, env_id="Humanoid-v4")
+    processes.collect(LinearActor(376, 17), num_steps=5, iteration=0)  # less than a turn
+    before = processes.lanes.position()
+    processes.collect(LinearActor(376, 17), num_steps=1000, iteration=1)
+    assert processes.lanes.position() > before
+    processes.close()

@@ -81,3 +81,28 @@ def test_states_restore_bit_for_bit():
     first(rewards, ended)
     second.restore(first.state())
     assert first(rewards, ended).tobytes() == second(rewards, ended).tobytes()
+
+
+@pytest.mark.parametrize("centre", [0.0, 1e6])
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_what_copies_observed_is_taken_in_as_if_seen_by_one(number, centre):
+    generator = np.random.default_rng(number)
+    normaliser, seen = ObservationNormaliser(3), []
+    for round_ in range(20):
+        with normaliser.copies(number) as copies:
+            for n, own in enumerate(copies):
+                for _ in range(1 if round_ == 0 else 7 + n):
+                    seen.append(centre + generator.normal(size=3) * [1.0, 1e-3, 0.0])
+                    own.observe(seen[-1])
+        assert normaliser.count == len(seen)
+        np.testing.assert_allclose(normaliser.mean, np.mean(seen, axis=0), rtol=1e-13, atol=1e-13)
+        np.testing.assert_allclose(normaliser.variance, np.var(seen, axis=0), rtol=1e-6, atol=1e-9)
+
+
+def test_nothing_is_taken_in_from_copies_after_an_error():
+    normaliser = ObservationNormaliser(2)
+    normaliser.observe(np.ones(2))
+    with pytest.raises(ZeroDivisionError), normaliser.copies(2) as copies:  # noqa: PT012
+        copies[0].observe(np.zeros(2))
+        raise ZeroDivisionError
+    assert normaliser.count == 1

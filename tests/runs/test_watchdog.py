@@ -12,7 +12,7 @@ import pytest
 
 import tiny
 from trpl.errors import ConfigError, FaultyEnvironmentError
-from trpl.rollouts import Environment, batches
+from trpl.rollouts import Environment, local_lanes
 from trpl.runs import folder as files
 from trpl.runs import guard
 from trpl.runs.run import resume, train
@@ -68,7 +68,7 @@ class HangingElsewhere(tiny.Point):
 def test_a_run_whose_environment_hangs_in_another_thread_ends_and_names_it(monkeypatch, tmp_path):
     spec = gym.envs.registration.EnvSpec("test/Elsewhere-v0", HangingElsewhere)
     monkeypatch.setitem(gym.registry, "test/Elsewhere-v0", spec)
-    monkeypatch.setattr(batches, "num_cores", lambda: 2)
+    monkeypatch.setattr(local_lanes, "num_cores", lambda: 2)
     settings = tiny.config(env_id="test/Elsewhere-v0", env_timeout=1.0, num_envs=2, vectorisation="threads")
     with pytest.raises(FaultyEnvironmentError) as raised:
         train(settings, tmp_path / "run", progress=False)

@@ -7,9 +7,10 @@ from trpl.messages import needs
 
 with needs("train"):
     from trpl.rollouts.advantages import generalised_advantages
-    from trpl.rollouts.collection import Actor, Collector, Rollout
+    from trpl.rollouts.collection import Collector, Rollout
     from trpl.rollouts.environments import Environment, make_environment
     from trpl.rollouts.evaluation import Evaluation, Evaluator
+    from trpl.rollouts.lanes import Actor
     from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
     from trpl.rollouts.task_spec import Task, is_local, register_local
     from trpl.rollouts.tasks import register_tasks

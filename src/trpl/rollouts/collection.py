@@ -4,39 +4,18 @@ The loop over steps does only what has to happen at every step: act, step, norma
 rewards, episode statistics and next observations are computed afterwards, for the whole rollout at once.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from trpl.rollouts.batches import make_environments
+from trpl.rollouts.lanes import Actor, Lanes
+from trpl.rollouts.local_lanes import LocalLanes, ThreadedLanes
 from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
-from trpl.rollouts.rounds import Round
+from trpl.rollouts.pooled_lanes import PooledLanes
+from trpl.rollouts.process_lanes import ProcessLanes
 from trpl.rollouts.seeds import NOISE_STREAM
 from trpl.rollouts.task_spec import Task, as_task
-
-
-class Actor(Protocol):
-    """The collector's interface to a policy, in NumPy: normalised observations are [obs] or [N, obs], float32.
-
-    `trpl.policies.acting.make_actor` makes one.
-    """
-
-    def mode(self, observations: np.ndarray) -> np.ndarray:
-        """Return the most likely action."""
-        ...
-
-    def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Any:
-        """Draw the noise for `sample`, an entry per step, each for states [*states]."""
-        ...
-
-    def sample(self, observations: np.ndarray, noise: Any) -> np.ndarray:
-        """Return an action per observation, from an entry of the noise."""
-        ...
-
-    def prepared(self, noise: Any) -> tuple[Callable[[np.ndarray, Any], np.ndarray], Any]:
-        """Return an equivalent of `sample` for a loop over single observations, and the noise to give it."""
-        ...
 
 
 class Rollout(NamedTuple):
@@ -63,14 +42,21 @@ class Rollout(NamedTuple):
     episode_lengths: np.ndarray
 
 
-class Steps(NamedTuple):
-    """The arrays that the loop over steps fills, [T, N, ...]."""
+VECTORISATIONS: dict[str, Callable[..., Lanes]] = {
+    "sync": LocalLanes,
+    "threads": ThreadedLanes,
+    "processes": ProcessLanes,
+    "envpool": PooledLanes,
+}
 
-    observations: np.ndarray
-    actions: np.ndarray
-    rewards: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
+
+def make_lanes(task: str | Task, *, num_envs: int, seed: int, vectorisation: str = "sync") -> Lanes:
+    """Make the environments of a collector; `vectorisation` is a key of `VECTORISATIONS`."""
+    if num_envs < 1:
+        raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+    if vectorisation not in VECTORISATIONS:
+        raise ValueError(f"vectorisation {vectorisation!r} is not one of {', '.join(VECTORISATIONS)}")
+    return VECTORISATIONS[vectorisation](task, num_envs=num_envs, seed=seed)
 
 
 class Collector:
@@ -91,9 +77,9 @@ class Collector:
         released_variance: bool = False,
     ):
         self.env_id, self.seed, self.num_envs = as_task(task).env_id, seed, num_envs
-        self.environments = make_environments(task, num_envs=num_envs, seed=seed, vectorisation=vectorisation)
-        self.observation_size = self.environments.observation_size
-        self.action_size = self.environments.head.action_size
+        self.lanes = make_lanes(task, num_envs=num_envs, seed=seed, vectorisation=vectorisation)
+        self.observation_size, self.head = self.lanes.observation_size, self.lanes.head
+        self.action_size = self.head.action_size
         self.normaliser = ObservationNormaliser(
             self.observation_size,
             clip=observation_clip,
@@ -104,7 +90,7 @@ class Collector:
             num_envs, discount=discount, clip=reward_clip, enabled=normalise_rewards, released=released_variance
         )
         self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, dtype=np.int64)
-        self._begin()
+        self.lanes.begin(self.normaliser)
 
     def collect(self, actor: Actor, *, num_steps: int, iteration: int) -> Rollout:
         """Step every environment.
@@ -120,81 +106,25 @@ class Collector:
         Raises:
             FaultyEnvironmentError: An environment raised, or returned a non-finite number.
         """
-        shape = (num_steps, self.num_envs)
-        steps = observations, actions, rewards, terminated, truncated = Steps(
-            observations=np.empty((*shape, self.observation_size), np.float32),
-            actions=np.empty((*shape, self.action_size), np.float32),
-            rewards=np.empty(shape),
-            terminated=np.zeros(shape, bool),
-            truncated=np.zeros(shape, bool),
-        )
         generator = np.random.default_rng([self.seed, iteration, NOISE_STREAM])
-        loop, states = (self._step_all, (self.num_envs,)) if self.environments.single is None else (self._step_one, ())
-        final_observations = loop(actor, actor.noise(generator, num_steps, states), into=steps)
-
-        next_observations = np.empty_like(observations)
-        next_observations[:-1] = observations[1:]
-        next_observations[-1] = self._normalised
-        for t, n, observation in final_observations:
+        steps = self.lanes.collect(actor, generator, num_steps, self.normaliser)
+        next_observations = np.empty_like(steps.observations)
+        next_observations[:-1] = steps.observations[1:]
+        next_observations[-1] = steps.following
+        for t, n, observation in steps.final:
             next_observations[t, n] = observation
-        ended = terminated | truncated
-        episode_returns, episode_lengths = self._finished_episodes(rewards, ended)
+        ended = steps.terminated | steps.truncated
+        episode_returns, episode_lengths = self._finished_episodes(steps.rewards, ended)
         return Rollout(
-            observations=observations,
+            observations=steps.observations,
             next_observations=next_observations,
-            actions=actions,
-            rewards=self.reward_normaliser(rewards, ended),
-            terminated=terminated,
-            truncated=truncated,
+            actions=steps.actions,
+            rewards=self.reward_normaliser(steps.rewards, ended),
+            terminated=steps.terminated,
+            truncated=steps.truncated,
             episode_returns=episode_returns,
             episode_lengths=episode_lengths,
         )
-
-    def _step_all(self, actor: Actor, noise: Any, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
-        """Fill the arrays step by step; return (step, environment, last observation) of each ended episode."""
-        final_observations: list[tuple[int, int, np.ndarray]] = []
-        self.environments.run(self._rounds(actor, noise, into, final_observations))
-        return final_observations
-
-    def _rounds(
-        self, actor: Actor, noise: Any, into: Steps, final_observations: list[tuple[int, int, np.ndarray]]
-    ) -> Iterator[Round]:
-        """Act in each round on the observations of the one before; whichever thread asks for a round computes it."""
-        observations, actions, rewards, terminated, truncated = into
-        raw, current, ended = self._raw, self._normalised, []
-        sample, observe = actor.sample, self.normaliser.observe
-        for t in range(len(actions)):
-            observations[t] = current
-            actions[t] = sample(current, noise[t])
-            yield Round(actions[t], raw, rewards[t], terminated[t], truncated[t], ended)
-            for n, observation in sorted(ended, key=lambda found: found[0]):
-                final_observations.append((t, n, self.normaliser(observation)))
-            ended.clear()
-            current = observe(raw)
-        self._normalised = current
-
-    def _step_one(self, actor: Actor, noise: Any, *, into: Steps) -> list[tuple[int, int, np.ndarray]]:
-        """Do the same for a single environment, without its axis: a microsecond less per step."""
-        environment, current, raw = self.environments.single, self._normalised, self._raw[0]
-        assert environment is not None
-        (sample, noise), step, observe = actor.prepared(noise), environment.step, self.normaliser.observe
-        seen, taken, found, final_observations = [], [], [], []
-        for t, epsilon in enumerate(noise):
-            seen.append(current)
-            action = sample(current, epsilon)
-            taken.append(action)
-            raw, reward, ends, stops = step(action)
-            found.append(reward)
-            if ends or stops:
-                into.terminated[t], into.truncated[t] = ends, stops
-                final_observations.append((t, 0, self.normaliser(raw)))
-                raw = environment.begin()
-            current = observe(raw)
-        np.concatenate(seen, out=into.observations.reshape(-1))  # assigning a list of arrays would be far slower
-        np.concatenate(taken, out=into.actions.reshape(-1))
-        into.rewards[:, 0] = found
-        self._raw[0], self._normalised = raw, current
-        return final_observations
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return everything needed to resume.
@@ -203,15 +133,13 @@ class Collector:
             Named arrays, and a dictionary that JSON can hold.
         """
         arrays = {
-            "observations": self._raw.copy(),
-            "normalised": np.array(self._normalised),
             "returns": self._returns.copy(),
             "lengths": self._lengths.copy(),
             **_prefixed("observation_normaliser", self.normaliser.state()),
             **_prefixed("reward_normaliser", self.reward_normaliser.state()),
         }
-        environment_arrays, environment_meta = self.environments.state()
-        return arrays | environment_arrays, {"env_id": self.env_id, **environment_meta}
+        lane_arrays, lane_meta = self.lanes.state()
+        return arrays | lane_arrays, {"env_id": self.env_id, **lane_meta}
 
     def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
         """Restore a state by replaying the unfinished episodes.
@@ -229,22 +157,15 @@ class Collector:
                 f"the saved state is of {len(meta['environments'])} × {meta['env_id']}, not of"
                 f" {self.num_envs} × {self.env_id}"
             )
-        self._raw = np.array(arrays["observations"], dtype=np.float64)
-        self._normalised = np.array(arrays["normalised"], dtype=np.float32)
         self._returns, self._lengths = np.array(arrays["returns"]), np.array(arrays["lengths"])
         self.normaliser.restore(_without_prefix("observation_normaliser", arrays))
         self.reward_normaliser.restore(_without_prefix("reward_normaliser", arrays))
-        if not self.environments.restore(arrays, meta, observations=self._raw):
+        if not self.lanes.restore(arrays, meta):
             self._returns[:], self._lengths[:] = 0.0, 0
-            self._begin()
+            self.lanes.begin(self.normaliser)
 
     def close(self) -> None:
-        self.environments.close()
-
-    def _begin(self) -> None:
-        """Start an episode in each environment; a single environment has no axis."""
-        self._raw = self.environments.begin()
-        self._normalised = self.normaliser.observe(self._raw if self.environments.single is None else self._raw[0])
+        self.lanes.close()
 
     def _finished_episodes(self, rewards: np.ndarray, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return returns and lengths of the ended episodes, in order of time; keep running sums of the others."""

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trpl.errors import FaultyEnvironmentError
-from trpl.rollouts.collection import Actor
 from trpl.rollouts.environments import Environment
+from trpl.rollouts.lanes import Actor
 from trpl.rollouts.seeds import EVALUATION_STREAM, derived_seed
 from trpl.rollouts.task_spec import Task
 

@@ -80,9 +80,7 @@ class Trainer:
                 self.collector = opened.enter_context(contextlib.closing(make_collector(config)))
                 self.collector.state()  # fails here, not at the first checkpoint, if episodes cannot be replayed
                 self.evaluator = opened.enter_context(contextlib.closing(make_evaluator(config)))
-            self.algorithm = make_algorithm(
-                config, obs_size=self.collector.observation_size, head=self.collector.environments.head
-            )
+            self.algorithm = make_algorithm(config, obs_size=self.collector.observation_size, head=self.collector.head)
             self.head = self.algorithm.policy.head
             self.state = jax.jit(self.algorithm.init)(jax.random.key(config.seed))
             if config.warm_start and not checkpoint_folders(folder):  # its own are restored: the other run may be gone
@@ -113,7 +111,7 @@ class Trainer:
         about = read_about(self.folder)
         self._check_versions(about, allowed=other_versions)
         if checkpoint_folders(self.folder):
-            with self.watchdog.watching(self.collector.environments.position):
+            with self.watchdog.watching(self.collector.lanes.position):
                 self.state, self.epoch, self.seconds = checkpoints.restore(
                     self.folder, like=self.state, collector=self.collector, evaluator=self.evaluator
                 )
@@ -221,7 +219,7 @@ class Trainer:
             RunError: A metric is not finite.
         """
         config, started = self.config, time.perf_counter()
-        with self.watchdog.watching(self.collector.environments.position):
+        with self.watchdog.watching(self.collector.lanes.position):
             rollout = self.collector.collect(
                 make_actor(self.state.policy, self.head),
                 num_steps=config.rollout_size // config.num_envs,

@@ -1,12 +1,14 @@
-"""Environments in processes, by Gymnasium's vector environment: for simulators that hold Python's lock.
+"""Lanes in processes, by Gymnasium's vector environment: for simulators that hold Python's lock.
 
-Each process has a guarded, replayable `Environment`: results are bit-identical to `sync`, and so is resuming.
+Each process has a guarded, replayable `Environment` and collects its part of a rollout by itself: results are
+bit-identical to `sync`, and so is resuming.
 """
 
 import multiprocessing
 import multiprocessing.connection
 import signal
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -17,12 +19,25 @@ from gymnasium.vector.async_vector_env import AsyncState
 from trpl.errors import ConfigError, FaultyEnvironmentError, ReplayError
 from trpl.policies.heads import Head
 from trpl.rollouts.environments import Environment
-from trpl.rollouts.rounds import Environments, Round
+from trpl.rollouts.lanes import (
+    Actor,
+    Lane,
+    Lanes,
+    LaneState,
+    Segment,
+    joined,
+    joined_states,
+    separate_states,
+    spawned,
+)
+from trpl.rollouts.normalisation import ObservationNormaliser
 from trpl.rollouts.seeds import ENVIRONMENT_STREAM, derived_seed
 from trpl.rollouts.task_spec import Task, as_task, is_local
 
+TURN = 0.2  # seconds that each process steps before it answers, so that one that hangs is noticed
 
-class ProcessEnvironments(Environments):
+
+class ProcessLanes(Lanes):
     """Any Gymnasium environment, N times, each in a process of its own."""
 
     def __init__(self, task: str | Task, *, num_envs: int, seed: int):
@@ -35,46 +50,56 @@ class ProcessEnvironments(Environments):
         self.env_id, self.num_envs = task.env_id, num_envs
         makers = [_maker(task, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)]
         # spawned, not forked: JAX has threads, which a fork would not copy
-        self._vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.SAME_STEP)
+        self._vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
         self.observation_size = int(self._vector.single_observation_space.shape[0])  # type: ignore[index]
         self.head: Head = self._vector.get_attr("head")[0]
-        self._num_calls = 0
+        self._num_turns = 0
 
-    def begin(self) -> np.ndarray:
-        return np.array(self._ask(self._vector.reset)[0], dtype=np.float64)
+    def begin(self, normaliser: ObservationNormaliser) -> None:
+        with normaliser.copies(self.num_envs) as copies:
+            for own, observed in zip(copies, self._each("begin", copies), strict=True):
+                own.restore(observed)
 
-    def step(self, step: Round) -> None:
-        self._num_calls += 1
-        actions, observations, rewards, terminated, truncated, ended = step
-        observations[:], rewards[:], terminated[:], truncated[:], info = self._ask(self._vector.step, actions)
-        ended += [(int(n), info["final_obs"][n]) for n in np.flatnonzero(terminated | truncated)]
+    def collect(
+        self, actor: Actor, generator: np.random.Generator, num_steps: int, normaliser: ObservationNormaliser
+    ) -> Segment:
+        with normaliser.copies(self.num_envs) as copies:
+            drawn = spawned(generator, self.num_envs)
+            self._each("start", [(actor, own, g, num_steps) for own, g in zip(copies, drawn, strict=True)])
+            while any(self._ask(self._vector.call, "advance")):
+                self._num_turns += 1
+            segments, observed = zip(*self._ask(self._vector.call, "finish"), strict=True)
+            for own, statistics in zip(copies, observed, strict=True):
+                own.restore(statistics)
+        return joined(segments)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Describe how the unfinished episodes came about, in the format of `sync`."""
-        states = self._ask(self._vector.call, "episode_state")
+        states = self._ask(self._vector.call, "lane_state")
         for found in states:
             if isinstance(found, str):
                 raise ReplayError(found)
-        arrays = {f"actions.{n}": actions for n, (actions, _) in enumerate(states)}
-        return arrays, {"environments": [meta for _, meta in states]}
+        return joined_states(states)
 
-    def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], *, observations: np.ndarray) -> bool:
+    def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> bool:
         """Replay the unfinished episodes in parallel."""
-        saved = zip(meta["environments"], observations, strict=True)
-        episodes = [(arrays[f"actions.{n}"], about, o) for n, (about, o) in enumerate(saved)]
-        self._ask(self._vector.set_attr, "saved", episodes)
-        for found in self._ask(self._vector.call, "replay"):
+        for found in self._each("replay", separate_states(arrays, meta)):
             if found is not None:
                 raise ReplayError(found)
         return True
 
     def position(self) -> int:
-        return self._num_calls
+        return self._num_turns
 
     def close(self) -> None:
         """End the processes, also during a call: one that hangs, or ended by itself, does not answer."""
         self._vector._state = AsyncState.DEFAULT
         self._vector.close(terminate=True)
+
+    def _each(self, name: str, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Call a method in every process, each with its own argument."""
+        self._ask(self._vector.set_attr, "argument", list(arguments))
+        return self._ask(self._vector.call, name)
 
     def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call a method of the vector environment; name the process that does not exist any more, if any."""
@@ -93,39 +118,55 @@ class ProcessEnvironments(Environments):
 
 
 class _WorkerEnvironment(gym.Env):
-    """An `Environment` behind the interface that Gymnasium's worker process needs."""
+    """A `Lane` behind the interface that Gymnasium's worker process needs; `argument` is the next call's."""
 
     def __init__(self, environment: Environment):
-        self.environment, self.head = environment, environment.head
+        self.lane, self.head, self._left = Lane(environment), environment.head, 0
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (environment.observation_size,), np.float64)
         self.action_space = gym.spaces.Box(-np.inf, np.inf, (environment.action_size,), np.float32)
-        self.saved: tuple[np.ndarray, Mapping[str, Any], np.ndarray] | None = None
+        self.argument: Any = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
-        return self.environment.begin(), {}
+    def begin(self) -> dict[str, np.ndarray]:
+        """Start an episode; return the statistics of observations."""
+        self.lane.begin(self.argument)
+        return self.lane.statistics()
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-        return *self.environment.step(np.array(action)), {}  # a copy: the environment keeps it
+    def start(self) -> None:
+        """Start the lane's part of a rollout."""
+        actor, normaliser, generator, self._left = self.argument
+        self.lane.start(actor, normaliser, generator, self._left)
 
-    def episode_state(self) -> tuple[np.ndarray, dict[str, Any]] | str:
-        """Return `Environment.state`, or the error's message: an exception here would end the process."""
+    def advance(self) -> int:
+        """Take steps for a turn, at least one if any is left; return how many are left."""
+        end = time.monotonic() + TURN
+        while self._left:
+            self.lane.advance(1)
+            self._left -= 1
+            if time.monotonic() > end:
+                break
+        return self._left
+
+    def finish(self) -> tuple[Segment, dict[str, np.ndarray]]:
+        """Return the steps since `start` and the statistics of observations."""
+        return self.lane.finish(), self.lane.statistics()
+
+    def lane_state(self) -> LaneState | str:
+        """Return `Lane.state`, or the error's message: an exception here would end the process."""
         try:
-            return self.environment.state()
+            return self.lane.state()
         except ReplayError as error:
             return str(error)
 
     def replay(self) -> str | None:
-        """Replay the episode in `saved`; return the error's message, if any."""
-        assert self.saved is not None
-        actions, meta, observation = self.saved
+        """Replay the unfinished episode of a saved state; return the error's message, if any."""
         try:
-            self.environment.restore(actions, meta, observation=observation)
+            self.lane.restore(self.argument)
         except ReplayError as error:
             return str(error)
         return None
 
     def close(self) -> None:
-        self.environment.close()
+        self.lane.environment.close()
 
 
 def _maker(task: Task, *, seed: int, index: int) -> Callable[[], gym.Env]:

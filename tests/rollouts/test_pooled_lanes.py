@@ -1,4 +1,4 @@
-"""Environments side by side. `envpool` is optional: where it is missing its tests are skipped but for the message."""
+"""Environments of `envpool`. It is optional: where it is missing, its tests are skipped but for the message."""
 
 import sys
 
@@ -7,40 +7,18 @@ import pytest
 from worlds import LinearActor
 
 from trpl.rollouts import Collector, ObservationNormaliser
-from trpl.rollouts.batches import make_environments
-from trpl.rollouts.rounds import Round
-
-
-def test_sync_steps_write_where_they_are_told_and_hand_over_last_observations():
-    environments = make_environments("test/Terminates-v0", num_envs=2, seed=0)
-    step = Round(
-        actions=np.zeros((2, 1), np.float32),
-        observations=environments.begin(),
-        rewards=np.zeros(2),
-        terminated=np.zeros(2, bool),
-        truncated=np.zeros(2, bool),
-        ended=[],
-    )
-    for _ in range(3):
-        environments.step(step)
-        assert step.ended == []
-    environments.step(step)
-    assert [(n, last[0]) for n, last in step.ended] == [(0, 4.0), (1, 4.0)]
-    np.testing.assert_array_equal(step.observations[:, 0], [0.0, 0.0])
-    np.testing.assert_array_equal(step.rewards, [4.0, 4.0])
-    assert step.terminated.all()
-    assert not step.truncated.any()
+from trpl.rollouts.collection import make_lanes
 
 
 def test_unknown_vectorisations_are_refused():
     with pytest.raises(ValueError, match="'asynchronous' is not one of sync, threads, processes, envpool"):
-        make_environments("test/Drift-v0", num_envs=1, seed=0, vectorisation="asynchronous")
+        make_lanes("test/Drift-v0", num_envs=1, seed=0, vectorisation="asynchronous")
 
 
 def test_without_envpool_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(ImportError, match=r"pip install .trpl\[envpool\]."):
-        make_environments("Hopper-v4", num_envs=2, seed=0, vectorisation="envpool")
+        make_lanes("Hopper-v4", num_envs=2, seed=0, vectorisation="envpool")
 
 
 @pytest.fixture

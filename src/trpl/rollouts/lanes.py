@@ -1,0 +1,225 @@
+"""Lanes: environments that collect their parts of a rollout without waiting for each other.
+
+A lane has an environment, exploration noise and running observation statistics of its own. The statistics of all lanes
+are merged after the rollout, so that each lane normalises with everything seen before the rollout and with what it has
+seen itself since. What a lane collects depends on nothing that another lane does: lanes may run one after the other, in
+threads or in processes, with the same bits.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from trpl.policies.heads import Head
+from trpl.rollouts.environments import Environment
+from trpl.rollouts.normalisation import ObservationNormaliser
+
+
+class Actor(Protocol):
+    """A lane's interface to a policy, in NumPy: normalised observations are [obs] or [N, obs], float32.
+
+    `trpl.policies.acting.make_actor` makes one.
+    """
+
+    def mode(self, observations: np.ndarray) -> np.ndarray:
+        """Return the most likely action."""
+        ...
+
+    def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Any:
+        """Draw the noise for `sample`, an entry per step, each for states [*states]."""
+        ...
+
+    def sample(self, observations: np.ndarray, noise: Any) -> np.ndarray:
+        """Return an action per observation, from an entry of the noise."""
+        ...
+
+    def prepared(self, noise: Any) -> tuple[Callable[[np.ndarray, Any], np.ndarray], Any]:
+        """Return an equivalent of `sample` for a loop over single observations, and the noise to give it."""
+        ...
+
+
+class Segment(NamedTuple):
+    """T steps of one environment, arrays [T, ...], or of N environments, arrays [T, N, ...].
+
+    Args:
+        observations: float32, normalised: the policy's inputs.
+        actions: float32, the policy's own.
+        rewards: float64, raw.
+        terminated: bool.
+        truncated: bool.
+        following: float32 [obs] or [N, obs], normalised: the observations to act on next.
+        final: For each episode that ended, its step, its environment, and its last observation, normalised.
+    """
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    following: np.ndarray
+    final: list[tuple[int, int, np.ndarray]]
+
+
+class LaneState(NamedTuple):
+    """What `Environment.state` returned, actions and metadata, and the current observation, raw and normalised."""
+
+    actions: np.ndarray
+    meta: dict[str, Any]
+    raw: np.ndarray
+    normalised: np.ndarray
+
+
+class Lane:
+    """One environment, stepped under a policy; episodes continue from one rollout to the next."""
+
+    def __init__(self, environment: Environment):
+        self.environment = environment
+        self.raw = self.normalised = np.empty(0)
+
+    def begin(self, normaliser: ObservationNormaliser) -> None:
+        """Start an episode; the normaliser takes in its first observation."""
+        self.normaliser, self.raw = normaliser, self.environment.begin()
+        self.normalised = normaliser.observe(self.raw)
+
+    def start(
+        self, actor: Actor, normaliser: ObservationNormaliser, generator: np.random.Generator, num_steps: int
+    ) -> None:
+        """Draw the noise of a rollout; `advance` takes its steps, `finish` returns them."""
+        self.normaliser = normaliser
+        self._sample, noise = actor.prepared(actor.noise(generator, num_steps, ()))
+        self._noise: Iterator[Any] = iter(noise)
+        self._terminated, self._truncated = np.zeros(num_steps, bool), np.zeros(num_steps, bool)
+        self._observations, self._actions, self._rewards, self._final = [], [], [], []
+
+    def advance(self, num_steps: int) -> None:
+        """Take the next steps of the rollout, up to its end; only what has to happen at every step happens here."""
+        environment, current, raw, sample = self.environment, self.normalised, self.raw, self._sample
+        step, observe = environment.step, self.normaliser.observe
+        observations, actions, rewards = self._observations, self._actions, self._rewards
+        for noise in islice(self._noise, num_steps):
+            observations.append(current)
+            action = sample(current, noise)
+            actions.append(action)
+            raw, reward, terminated, truncated = step(action)
+            rewards.append(reward)
+            if terminated or truncated:
+                t = len(rewards) - 1
+                self._terminated[t], self._truncated[t] = terminated, truncated
+                self._final.append((t, environment.index, self.normaliser(raw)))
+                raw = environment.begin()
+            current = observe(raw)
+        self.raw, self.normalised = raw, current
+
+    def finish(self) -> Segment:
+        """Return the steps since `start`."""
+        num_steps = len(self._rewards)
+        return Segment(
+            observations=np.concatenate(self._observations, dtype=np.float32).reshape(num_steps, -1),
+            actions=np.concatenate(self._actions, dtype=np.float32).reshape(num_steps, -1),
+            rewards=np.array(self._rewards, dtype=np.float64),
+            terminated=self._terminated,
+            truncated=self._truncated,
+            following=self.normalised,
+            final=self._final,
+        )
+
+    def statistics(self) -> dict[str, np.ndarray]:
+        """Return the state of the normaliser that this lane updates."""
+        return self.normaliser.state()
+
+    def state(self) -> LaneState:
+        """Return the state for `restore`.
+
+        Raises:
+            ReplayError: The environment's episodes cannot be replayed.
+        """
+        return LaneState(*self.environment.state(), self.raw, self.normalised)
+
+    def restore(self, state: LaneState) -> None:
+        """Replay the unfinished episode.
+
+        Raises:
+            ReplayError: The replay leads to another observation.
+        """
+        self.environment.restore(state.actions, state.meta, observation=state.raw)
+        self.raw, self.normalised = state.raw, state.normalised
+
+
+class Lanes(Protocol):
+    """The environments of a collector, as `sync`, `threads`, `processes` or `envpool` has them."""
+
+    num_envs: int
+    observation_size: int
+    head: Head
+
+    def begin(self, normaliser: ObservationNormaliser) -> None:
+        """Start an episode in each environment; the normaliser takes in its first observations."""
+        ...
+
+    def collect(
+        self, actor: Actor, generator: np.random.Generator, num_steps: int, normaliser: ObservationNormaliser
+    ) -> Segment:
+        """Step each environment; the normaliser takes in what they observe.
+
+        Args:
+            actor: The policy.
+            generator: For the exploration noise.
+            num_steps: Steps of each environment, T.
+            normaliser: The statistics of all observations so far.
+
+        Returns:
+            The steps, arrays [T, N, ...].
+        """
+        ...
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the state for `restore`: named arrays, and metadata that JSON can hold.
+
+        The arrays `observations` and `normalised` [N, obs] are the current observations, raw and normalised.
+        """
+        ...
+
+    def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> bool:
+        """Restore the unfinished episodes; return whether that was possible."""
+        ...
+
+    def position(self) -> Any:
+        """Return a value that changes at least every few steps, for time-outs in another thread."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def spawned(generator: np.random.Generator, number: int) -> list[np.random.Generator]:
+    """Return so many independent generators; a single one is the generator itself."""
+    return [generator] if number == 1 else generator.spawn(number)
+
+
+def joined(segments: Sequence[Segment]) -> Segment:
+    """Put the segments of N lanes side by side, and what ended in order of time."""
+    return Segment(
+        observations=np.stack([lane.observations for lane in segments], axis=1),
+        actions=np.stack([lane.actions for lane in segments], axis=1),
+        rewards=np.stack([lane.rewards for lane in segments], axis=1),
+        terminated=np.stack([lane.terminated for lane in segments], axis=1),
+        truncated=np.stack([lane.truncated for lane in segments], axis=1),
+        following=np.stack([lane.following for lane in segments]),
+        final=sorted((ended for lane in segments for ended in lane.final), key=lambda ended: ended[:2]),
+    )
+
+
+def joined_states(states: Sequence[LaneState]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Make one state of those of all lanes, as `Lanes.state` returns it."""
+    arrays = {f"actions.{n}": state.actions for n, state in enumerate(states)}
+    arrays["observations"] = np.stack([state.raw for state in states])
+    arrays["normalised"] = np.stack([state.normalised for state in states])
+    return arrays, {"environments": [state.meta for state in states]}
+
+
+def separate_states(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> list[LaneState]:
+    """Undo `joined_states`."""
+    raw = np.array(arrays["observations"], dtype=np.float64)
+    normalised = np.array(arrays["normalised"], dtype=np.float32).reshape(raw.shape)
+    return [LaneState(arrays[f"actions.{n}"], own, raw[n], normalised[n]) for n, own in enumerate(meta["environments"])]

@@ -1,0 +1,127 @@
+"""Lanes in this process, one after the other or in threads."""
+
+import time
+from collections.abc import Mapping
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+from trpl.cores import num_cores
+from trpl.rollouts.environments import Environment
+from trpl.rollouts.lanes import Actor, Lane, Lanes, Segment, joined, joined_states, separate_states, spawned
+from trpl.rollouts.normalisation import ObservationNormaliser
+from trpl.rollouts.seeds import ENVIRONMENT_STREAM, derived_seed
+from trpl.rollouts.task_spec import Task
+
+TURN = 64  # steps that a thread takes in one lane before it changes to the next, so that all lanes end together
+PATIENCE = 1.0  # seconds for other threads to leave their environments after an error; they may hang there
+
+
+class LocalLanes(Lanes):
+    """Any Gymnasium environment, N times, one after the other."""
+
+    def __init__(self, task: str | Task, *, num_envs: int, seed: int):
+        self.num_envs = num_envs
+        environments = [
+            Environment(task, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)
+        ]
+        self.observation_size, self.head = environments[0].observation_size, environments[0].head
+        self.lanes = [Lane(environment) for environment in environments]
+
+    def begin(self, normaliser: ObservationNormaliser) -> None:
+        with normaliser.copies(self.num_envs) as copies:
+            for lane, own in zip(self.lanes, copies, strict=True):
+                lane.begin(own)
+
+    def collect(
+        self, actor: Actor, generator: np.random.Generator, num_steps: int, normaliser: ObservationNormaliser
+    ) -> Segment:
+        with normaliser.copies(self.num_envs) as copies:
+            for lane, own, drawn in zip(self.lanes, copies, spawned(generator, self.num_envs), strict=True):
+                lane.start(actor, own, drawn, num_steps)
+            self._advance(num_steps)
+        return joined([lane.finish() for lane in self.lanes])
+
+    def _advance(self, num_steps: int) -> None:
+        for lane in self.lanes:
+            lane.advance(num_steps)
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        return joined_states([lane.state() for lane in self.lanes])
+
+    def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> bool:
+        for lane, saved in zip(self.lanes, separate_states(arrays, meta), strict=True):
+            lane.restore(saved)
+        return True
+
+    def position(self) -> list[tuple[int, int]]:
+        return [lane.environment.position() for lane in self.lanes]
+
+    def close(self) -> None:
+        for lane in self.lanes:
+            lane.environment.close()
+
+
+class ThreadedLanes(LocalLanes):
+    """The same in threads, one per core, for simulators that release Python's lock; MuJoCo does while it steps."""
+
+    def __init__(self, task: str | Task, *, num_envs: int, seed: int):
+        super().__init__(task, num_envs=num_envs, seed=seed)
+        self._finished: SimpleQueue[None] = SimpleQueue()  # an entry for each helper of the last rollout that has ended
+        self._num_helping = 0  # those that have not; above 0 after a rollout only if one hangs
+
+    def _advance(self, num_steps: int) -> None:
+        if self._still_helping(patience=0.0):
+            raise RuntimeError("the environments were interrupted and may still be running: close them, make new ones")
+        waiting, errors = SimpleQueue(), []
+        for lane in self.lanes:
+            waiting.put((lane, num_steps))
+
+        def work() -> None:
+            try:
+                while not errors:
+                    lane, left = waiting.get_nowait()
+                    lane.advance(TURN)
+                    if left > TURN:
+                        waiting.put((lane, left - TURN))
+            except Empty:  # every lane is done, or with another thread
+                pass
+            except BaseException as error:  # raised below, in the thread that collects
+                errors.append(error)
+
+        def help_and_tell() -> None:
+            work()
+            self._finished.put(None)
+
+        for _ in range(min(self.num_envs, num_cores()) - 1):
+            Thread(target=help_and_tell, daemon=True).start()
+            self._num_helping += 1
+        work()
+        try:
+            while not errors and self._still_helping(patience=PATIENCE):
+                pass
+        except BaseException as error:  # interrupted; the others stop after their turn
+            errors.append(error)
+        if errors:
+            self._still_helping(patience=PATIENCE)
+            raise errors[0]
+
+    def _still_helping(self, *, patience: float) -> bool:
+        """Wait for the helpers, at most for so many seconds; return whether one is still in an environment.
+
+        Not by `Thread.join`, which takes a thread for ended when it is interrupted (Python 3.11).
+        """
+        deadline = time.monotonic() + patience
+        try:
+            while self._num_helping:
+                self._finished.get(timeout=max(0.0, deadline - time.monotonic()))
+                self._num_helping -= 1
+        except Empty:
+            pass
+        return self._num_helping > 0
+
+    def close(self) -> None:
+        if not self._still_helping(patience=PATIENCE):  # else one hangs in an environment, which cannot be closed then
+            super().close()
