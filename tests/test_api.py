@@ -1,5 +1,7 @@
 """`trpl.train` and `trpl.load`: an environment as name, object or callable, callbacks, table and plot."""
 
+import signal
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -134,6 +136,26 @@ def test_a_callback_ends_the_run_with_a_false_of_numpy_and_raises_its_own_errors
     missing = tmp_path / "nowhere" / "file"
     with pytest.raises(FileNotFoundError):  # not "the run folder cannot be written"
         trpl.train("ppo-m", tiny.Point, steps=64, out=tmp_path / "b", callbacks=[lambda *_: missing.open()], **SMALL)
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_ends_the_loop_that_trains_too_after_saving(tmp_path, number, raised):
+    def leave(*_):
+        raise SystemExit
+
+    before = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: leave}
+    before = {kind: signal.signal(kind, handler) for kind, handler in before.items()}
+    try:
+        with pytest.raises(raised):
+            trpl.train(
+                "ppo-m", tiny.Point, steps=128, out=tmp_path / "run", **SMALL,
+                callbacks=[lambda steps, _: signal.raise_signal(number) if steps == 64 else None],
+            )  # fmt: skip
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+    assert trpl.load(tmp_path / "run").table()["epoch"].tolist() == [1, 2]
+    assert trpl.load(tmp_path / "run").resume(progress=False).table()["epoch"].tolist() == [1, 2, 3, 4]
 
 
 def test_a_single_callback_is_refused_before_anything_is_written(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ with needs("train"):
     from trpl.runs import records
     from trpl.runs.evaluate import evaluate_run
     from trpl.runs.folder import METRICS, is_run, locate, read_config
+    from trpl.runs.run import RunResult
     from trpl.runs.run import resume as resume_run
     from trpl.runs.run import train as train_run
     from trpl.runs.trainer import final_return
@@ -108,8 +110,7 @@ class Run:
         """
         if steps is not None:
             options["total_steps"] = steps
-        resume_run(self.folder, **options)
-        return load(self.folder)
+        return _ended(resume_run(self.folder, **options))
 
     def _repr_png_(self) -> bytes:
         import io
@@ -147,6 +148,7 @@ def train(
         ConfigError: There is no such method or setting, or a value is out of range.
         RunError: The folder already holds a run, or training diverged.
         UnknownEnvironmentError, UnsupportedSpaceError, FaultyEnvironmentError: The environment cannot be trained on.
+        KeyboardInterrupt: Ctrl-C ended the run, after its epoch was saved; `trpl.load(out).resume()` continues it.
 
     Example:
         run = trpl.train("kl", "Pendulum-v1", steps=50_000, seed=1)
@@ -157,7 +159,7 @@ def train(
     env_id = env if isinstance(env, str) else register_local(env)
     given = settings if steps is None else settings | {"total_steps": steps}
     config = preset(method, env_id, **given)
-    return Run(train_run(config, out, progress=progress, callbacks=callbacks).folder)
+    return _ended(train_run(config, out, progress=progress, callbacks=callbacks))
 
 
 def load(path: str | Path, *, env: Any = None) -> Run:
@@ -187,6 +189,13 @@ def load(path: str | Path, *, env: Any = None) -> Run:
             raise ConfigError(f"{folder} was trained on {env_id} by its name: load it without env")
         register_local(env, env_id=env_id)
     return Run(folder, checkpoint)
+
+
+def _ended(result: RunResult) -> Run:
+    """Return the run; after Ctrl-C or SIGTERM pass the signal on first, so that a loop over runs ends too."""
+    if result.signal is not None:
+        signal.raise_signal(result.signal)
+    return Run(result.folder)
 
 
 def _number(value: Any) -> float:

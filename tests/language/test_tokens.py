@@ -255,3 +255,15 @@ def test_what_does_not_fit_is_said():
     }.items():
         with pytest.raises(ValueError, match=words):
             call()
+
+
+def test_advantages_of_sequences_need_an_axis_for_their_tokens():
+    """[B] was expanded along the tokens where there are as many of them as sequences."""
+    predicted, old = (
+        SparseCategorical(torch.arange(1).expand(3, 3, 1), torch.full((3, 3, 2), 0.5).log()) for _ in range(2)
+    )
+    advantages = torch.tensor([1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match=r"advantages of shape \(3,\) for tokens \(3, 3\).*advantages\[:, None\]"):
+        trust_region_loss(predicted, old, advantages)
+    loss = trust_region_loss(predicted, old, advantages[:, None]).loss
+    torch.testing.assert_close(loss, -advantages[:, None].expand(3, 3))

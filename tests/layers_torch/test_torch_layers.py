@@ -256,6 +256,20 @@ def test_bounds_are_attributes_buffers_or_parameters():
     assert held.double()(*policies(framework, gentle_pair("diag"))).std.dtype == torch.float64
 
 
+def test_bounds_may_be_assigned_as_numbers_and_as_tensors():
+    """As on a schedule. A number in the place of a tensor was PyTorch's TypeError, a tensor no part of the state."""
+    predicted, old = policies(framework, gentle_pair("diag"), "float32")
+    for layer, name in ((KLProjection(torch.tensor(0.5), 0.01), "mean_bound"), (JointKLProjection(0.5), "bound")):
+        for bound in (1e-3, torch.tensor(2e-3), 4e-3, torch.nn.Parameter(torch.tensor(8e-3))):
+            setattr(layer, name, bound)
+            assert name not in vars(layer) or not isinstance(bound, torch.Tensor)
+            assert set(layer.state_dict()) == ({name} if isinstance(bound, torch.Tensor) else set())
+            wanted = type(layer)(**({"mean_bound": bound, "cov_bound": 0.01} if name != "bound" else {"bound": bound}))
+            torch.testing.assert_close(layer(predicted, old).mean, wanted(predicted, old).mean)
+        with pytest.raises(TypeError, match="parameter"):  # would take a learned bound from the optimiser
+            setattr(layer, name, 0.1)
+
+
 def test_bounds_of_parts_are_buffers_and_parameters_too():
     """Those in a tuple were out of reach for optimisers, `state_dict`, `to` and `functional_call`."""
     own = torch.nn.Parameter(torch.tensor(0.01))

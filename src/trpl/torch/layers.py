@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -61,18 +61,37 @@ HOST = Host(
 )
 
 
-def _store_bound(module: nn.Module, name: str, value: Bound | None) -> None:
-    """Store a number as an attribute, a tensor as a buffer, a parameter as a parameter."""
-    if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
-        module.register_buffer(name, value)
-    else:
-        setattr(module, name, value)
+class _Bounded(nn.Module):
+    """A module whose bounds can be set at any time: numbers are attributes, tensors buffers, parameters parameters."""
+
+    bound_names: ClassVar[tuple[str, ...]]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Store a bound; a tuple's entries by number too. A parameter can only be followed by another."""
+        if name not in self.bound_names:
+            return super().__setattr__(name, value)
+        before = self.__dict__.get(name)
+        own = tuple(value) if isinstance(value, tuple | list) else ()
+        self._store(name, own or value)
+        for i in range(len(before) if isinstance(before, tuple) else 0):
+            delattr(self, f"{name}_{i}")
+        for i, part in enumerate(own):
+            self._store(f"{name}_{i}", part)
+
+    def _store(self, name: str, value: Any) -> None:
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and name not in self._parameters:
+            self.__dict__.pop(name, None)
+            return self.register_buffer(name, value)
+        if not isinstance(value, Tensor):
+            self._buffers.pop(name, None)
+        super().__setattr__(name, value)
 
 
-class _Separate(SeparateLayer[Tensor], nn.Module):
+class _Separate(SeparateLayer[Tensor], _Bounded):
     """A layer with separate bounds as a module: stores the region and the bounds."""
 
     host = HOST
+    bound_names = ("mean_bound", "cov_bound")
     if TYPE_CHECKING:
 
         @property
@@ -84,8 +103,7 @@ class _Separate(SeparateLayer[Tensor], nn.Module):
         self, region: Region, *, mean_bound: Bound, cov_bound: Bound, entropy_first: bool, check: bool
     ) -> None:
         nn.Module.__init__(self)
-        _store_bound(self, "mean_bound", mean_bound)
-        _store_bound(self, "cov_bound", cov_bound)
+        self.mean_bound, self.cov_bound = mean_bound, cov_bound
         self.region, self.entropy_first, self.check = region, entropy_first, check
         self.check_bounds()
 
@@ -190,7 +208,7 @@ class FrobeniusProjection(_Separate):
         super().__init__(region, mean_bound=mean_bound, cov_bound=cov_bound, entropy_first=entropy_first, check=check)
 
 
-class JointKLProjection(JointLayer[Tensor], nn.Module):
+class JointKLProjection(JointLayer[Tensor], _Bounded):
     """One KL bound for the whole distribution; the entropy target is part of the optimisation.
 
     It supports every family. Projected covariances are contextual, even if they were shared before.
@@ -213,6 +231,7 @@ class JointKLProjection(JointLayer[Tensor], nn.Module):
     """
 
     host = HOST
+    bound_names = ("bound", "min_entropy")
     if TYPE_CHECKING:
 
         @property
@@ -229,22 +248,9 @@ class JointKLProjection(JointLayer[Tensor], nn.Module):
         check: bool = True,
     ) -> None:
         nn.Module.__init__(self)
-        _store_bound(self, "bound", bound)
-        _store_bound(self, "min_entropy", min_entropy)
+        self.bound, self.min_entropy = bound, min_entropy
         self.entropy_equality, self.check = entropy_equality, check
         self.check_bounds()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Store a tuple's entries by number too, as buffers, parameters or attributes, also if it is assigned later."""
-        if name not in ("bound", "min_entropy"):
-            return super().__setattr__(name, value)
-        before = self.__dict__.get(name)
-        own = tuple(value) if isinstance(value, tuple | list) else ()
-        super().__setattr__(name, own or value)  # pyright: ignore[reportArgumentType]
-        for i in range(len(before) if isinstance(before, tuple) else 0):
-            delattr(self, f"{name}_{i}")
-        for i, part in enumerate(own):
-            _store_bound(self, f"{name}_{i}", part)
 
     def _own(self, name: str) -> Any:
         """Return `bound` or `min_entropy`; with one for each part, as the module holds them now."""

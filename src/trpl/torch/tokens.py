@@ -127,7 +127,7 @@ def trust_region_loss(
     Args:
         predicted: The network's policy `[*batch]`, scored at the old policy's ids; the sampled token in place 0.
         old: The policy that sampled the tokens, with the same ids.
-        advantages: One per token, or anything that broadcasts to `[*batch]`.
+        advantages: One per token `[*batch]`, one per sequence `[..., 1]`, or a single number `[]`.
         bound: ε.
         regression_weight: α.
         pessimism: Whether to take the smaller of π̃(a) A and π(a) A, which leads back the tokens that moved against
@@ -140,7 +140,7 @@ def trust_region_loss(
         The loss and diagnostics.
 
     Raises:
-        ValueError: Inconsistent policies, a bound that is not positive, or a negative weight or clip.
+        ValueError: Inconsistent policies or shapes, a bound that is not positive, or a negative weight or clip.
     """
     for name, value in (("regression_weight", regression_weight), ("clip", clip), ("clip_high", clip_high)):
         if value is not None and not value >= 0.0:
@@ -149,6 +149,11 @@ def trust_region_loss(
     chosen = torch.ones(shape, dtype=torch.bool, device=predicted.log_probs.device) if mask is None else mask.bool()
     if chosen.shape != shape:
         raise ValueError(f"the mask has shape {tuple(chosen.shape)}, the tokens have {tuple(shape)}")
+    if advantages.ndim not in (0, len(shape)):  # [B] would be expanded along the tokens of [B, T] where B = T
+        raise ValueError(
+            f"advantages of shape {tuple(advantages.shape)} for tokens {tuple(shape)}: give one per token, or one per"
+            " sequence with a last axis of length 1, advantages[:, None]"
+        )
     advantages = advantages.expand(shape)[chosen]
     predicted, old = (SparseCategorical(p.ids[chosen], p.log_probs[chosen]) for p in (predicted, old))
     found = project_tokens(predicted, old, bound=bound)
