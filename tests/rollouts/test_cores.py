@@ -1,16 +1,25 @@
 """Several cores for one run: the same bits as one after the other, also after a restart."""
 
+import contextlib
 import json
+import os
 import signal
+import subprocess
+import sys
 import threading
 
 import gymnasium as gym
+import jax
 import numpy as np
 import pytest
 from worlds import LinearActor
 
+from trpl.algorithms import make_algorithm
 from trpl.errors import FaultyEnvironmentError
+from trpl.policies.acting import make_actor
+from trpl.presets import preset
 from trpl.rollouts import Collector, local_lanes
+from trpl.runs.trainer import make_collector
 
 WAYS = ("threads", "processes")
 
@@ -48,6 +57,32 @@ def test_the_same_bits_as_sync_also_from_a_checkpoint(way):
         each.close()
 
 
+@pytest.mark.parametrize(
+    ("env_id", "settings"),
+    [
+        ("CartPole-v1", {}),
+        ("Pendulum-v1", {"policy": "beta"}),
+        ("Pendulum-v1", {"policy": "squashed", "normalise_rewards": True, "reward_clip": 5.0}),
+        ("Hopper-v4", {"contextual": True, "covariance": "full", "normalise_observations": False}),
+        ("Hopper-v4", {"as_released": True}),
+    ],
+)
+def test_threads_give_the_bits_of_sync_with_every_kind_of_policy(env_id, settings, monkeypatch):
+    monkeypatch.setattr(local_lanes, "num_cores", lambda: 2)
+    monkeypatch.setattr(local_lanes, "TURN", 7)
+    found = []
+    for way in ("sync", "threads"):
+        config = preset("kl", env_id, num_envs=3, vectorisation=way, rollout_size=3072, seed=5, **settings)
+        with contextlib.closing(make_collector(config)) as lanes:
+            algorithm = make_algorithm(config, obs_size=lanes.observation_size, head=lanes.head)
+            actor = make_actor(algorithm.init(jax.random.key(0)).policy, algorithm.policy.head)
+            rollouts = [lanes.collect(actor, num_steps=60, iteration=i) for i in range(2)]
+            arrays, _ = lanes.state()
+            parts = [*rollouts[0], *rollouts[1], *(arrays[name] for name in sorted(arrays))]
+            found.append([np.ascontiguousarray(part).tobytes() for part in parts])
+    assert found[0] == found[1]
+
+
 class Watched(LinearActor):
     """Remembers which threads act; from the given step on, an error in another thread than the main one."""
 
@@ -73,7 +108,11 @@ def test_threads_share_the_lanes_and_an_error_in_any_reaches_the_caller(monkeypa
     with pytest.raises(ZeroDivisionError, match="no action"):
         threads.collect(failing, num_steps=1000, iteration=1)
     assert failing.num_steps < 2000  # the others do not finish the rollout
-    threads.collect(fine, num_steps=5, iteration=2)  # is not affected
+    arrays, meta = threads.state()
+    going_on = threads.collect(fine, num_steps=5, iteration=2)  # is not affected
+    other = collector("sync")
+    other.restore(arrays, meta)  # each lane stopped where its environment did
+    np.testing.assert_array_equal(other.collect(fine, num_steps=5, iteration=2).actions, going_on.actions)
     threads.close()
 
 
@@ -168,6 +207,26 @@ def test_a_process_that_was_killed_is_named():
     with pytest.raises(FaultyEnvironmentError, match=r"Hopper-v4: a process ended by itself \(environment 1 with exit"):
         processes.collect(actor, num_steps=5, iteration=1)
     processes.close()
+
+
+def test_processes_leave_sigterm_to_the_run_and_end_with_it():
+    """A batch system sends it to the whole process group; the run then ends its epoch and saves."""
+    processes = collector("processes", num_envs=2)
+    workers = processes.lanes._vector.processes
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGTERM)
+    processes.collect(LinearActor(11, 3), num_steps=5, iteration=0)
+    processes.close()
+    assert not any(worker.is_alive() for worker in workers)
+
+
+def test_nobody_needs_to_close_processes_for_the_program_to_end():
+    program = (
+        "from trpl.rollouts import Collector\nif __name__ == '__main__':\n    kept = "
+        "Collector('Pendulum-v1', num_envs=1, vectorisation='processes', seed=0)\n    print('made')"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "made"
 
 
 def test_processes_answer_in_turns_so_that_the_watchdog_sees_them_step():

@@ -6,8 +6,7 @@ seen itself since. What a lane collects depends on nothing that another lane doe
 threads or in processes, with the same bits.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -62,6 +61,9 @@ class Segment(NamedTuple):
     final: list[tuple[int, int, np.ndarray]]
 
 
+Part = Generator[None, None, Segment]  # a lane's part of a rollout: suspended after each step, returned at the end
+
+
 class LaneState(NamedTuple):
     """What `Environment.state` returned, actions and metadata, and the current observation, raw and normalised."""
 
@@ -80,54 +82,41 @@ class Lane:
 
     def begin(self, normaliser: ObservationNormaliser) -> None:
         """Start an episode; the normaliser takes in its first observation."""
-        self.normaliser, self.raw = normaliser, self.environment.begin()
+        self.raw = self.environment.begin()
         self.normalised = normaliser.observe(self.raw)
 
-    def start(
-        self, actor: Actor, normaliser: ObservationNormaliser, generator: np.random.Generator, num_steps: int
-    ) -> None:
-        """Draw the noise of a rollout; `advance` takes its steps, `finish` returns them."""
-        self.normaliser = normaliser
-        self._sample, noise = actor.prepared(actor.noise(generator, num_steps, ()))
-        self._noise: Iterator[Any] = iter(noise)
-        self._terminated, self._truncated = np.zeros(num_steps, bool), np.zeros(num_steps, bool)
-        self._observations, self._actions, self._rewards, self._final = [], [], [], []
+    def collect(
+        self, actor: Actor, generator: np.random.Generator, num_steps: int, normaliser: ObservationNormaliser
+    ) -> Part:
+        """Take the steps of a rollout; suspend after each, so that lanes can take turns (`advance`).
 
-    def advance(self, num_steps: int) -> None:
-        """Take the next steps of the rollout, up to its end; only what has to happen at every step happens here."""
-        environment, current, raw, sample = self.environment, self.normalised, self.raw, self._sample
-        step, observe = environment.step, self.normaliser.observe
-        observations, actions, rewards = self._observations, self._actions, self._rewards
-        for noise in islice(self._noise, num_steps):
-            observations.append(current)
-            action = sample(current, noise)
+        Only what has to happen at every step happens here. Arguments are those of `Lanes.collect`.
+        """
+        sample, noise = actor.prepared(actor.noise(generator, num_steps, ()))
+        step, observe = self.environment.step, normaliser.observe
+        terminated, truncated = np.zeros(num_steps, bool), np.zeros(num_steps, bool)
+        observations, actions, rewards, final = [], [], [], []
+        for t, epsilon in enumerate(noise):
+            observations.append(self.normalised)
+            action = sample(self.normalised, epsilon)
             actions.append(action)
-            raw, reward, terminated, truncated = step(action)
+            raw, reward, ends, stops = step(action)
             rewards.append(reward)
-            if terminated or truncated:
-                t = len(rewards) - 1
-                self._terminated[t], self._truncated[t] = terminated, truncated
-                self._final.append((t, environment.index, self.normaliser(raw)))
-                raw = environment.begin()
-            current = observe(raw)
-        self.raw, self.normalised = raw, current
-
-    def finish(self) -> Segment:
-        """Return the steps since `start`."""
-        num_steps = len(self._rewards)
+            if ends or stops:
+                terminated[t], truncated[t] = ends, stops
+                final.append((t, self.environment.index, normaliser(raw)))
+                raw = self.environment.begin()
+            self.raw, self.normalised = raw, observe(raw)
+            yield
         return Segment(
-            observations=np.concatenate(self._observations, dtype=np.float32).reshape(num_steps, -1),
-            actions=np.concatenate(self._actions, dtype=np.float32).reshape(num_steps, -1),
-            rewards=np.array(self._rewards, dtype=np.float64),
-            terminated=self._terminated,
-            truncated=self._truncated,
+            observations=np.concatenate(observations, dtype=np.float32).reshape(num_steps, -1),
+            actions=np.concatenate(actions, dtype=np.float32).reshape(num_steps, -1),
+            rewards=np.array(rewards, dtype=np.float64),
+            terminated=terminated,
+            truncated=truncated,
             following=self.normalised,
-            final=self._final,
+            final=final,
         )
-
-    def statistics(self) -> dict[str, np.ndarray]:
-        """Return the state of the normaliser that this lane updates."""
-        return self.normaliser.state()
 
     def state(self) -> LaneState:
         """Return the state for `restore`.
@@ -145,6 +134,16 @@ class Lane:
         """
         self.environment.restore(state.actions, state.meta, observation=state.raw)
         self.raw, self.normalised = state.raw, state.normalised
+
+
+def advance(part: Part, num_steps: int) -> Segment | None:
+    """Take so many steps of a lane's part of a rollout; return the part at its end, else None."""
+    try:
+        for _ in range(num_steps):
+            next(part)
+    except StopIteration as end:
+        return end.value
+    return None
 
 
 class Lanes(Protocol):
@@ -175,10 +174,7 @@ class Lanes(Protocol):
         ...
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return the state for `restore`: named arrays, and metadata that JSON can hold.
-
-        The arrays `observations` and `normalised` [N, obs] are the current observations, raw and normalised.
-        """
+        """Return the state for `restore`: named arrays, and metadata that JSON can hold."""
         ...
 
     def restore(self, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Lanes in this process, one after the other or in threads."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
@@ -10,12 +10,23 @@ import numpy as np
 
 from trpl.cores import num_cores
 from trpl.rollouts.environments import Environment
-from trpl.rollouts.lanes import Actor, Lane, Lanes, Segment, joined, joined_states, separate_states, spawned
+from trpl.rollouts.lanes import (
+    Actor,
+    Lane,
+    Lanes,
+    Part,
+    Segment,
+    advance,
+    joined,
+    joined_states,
+    separate_states,
+    spawned,
+)
 from trpl.rollouts.normalisation import ObservationNormaliser
 from trpl.rollouts.seeds import ENVIRONMENT_STREAM, derived_seed
 from trpl.rollouts.task_spec import Task
 
-TURN = 64  # steps that a thread takes in one lane before it changes to the next, so that all lanes end together
+TURN = 64  # steps before a thread changes to another lane, so that all lanes end at about the same time
 PATIENCE = 1.0  # seconds for other threads to leave their environments after an error; they may hang there
 
 
@@ -39,14 +50,21 @@ class LocalLanes(Lanes):
         self, actor: Actor, generator: np.random.Generator, num_steps: int, normaliser: ObservationNormaliser
     ) -> Segment:
         with normaliser.copies(self.num_envs) as copies:
-            for lane, own, drawn in zip(self.lanes, copies, spawned(generator, self.num_envs), strict=True):
-                lane.start(actor, own, drawn, num_steps)
-            self._advance(num_steps)
-        return joined([lane.finish() for lane in self.lanes])
+            drawn = spawned(generator, self.num_envs)
+            parts = [
+                lane.collect(actor, noise, num_steps, own)
+                for lane, noise, own in zip(self.lanes, drawn, copies, strict=True)
+            ]
+            return joined(self._finish(parts))
 
-    def _advance(self, num_steps: int) -> None:
-        for lane in self.lanes:
-            lane.advance(num_steps)
+    def _finish(self, parts: Sequence[Part]) -> Sequence[Segment]:
+        """Take all steps of every part."""
+        segments: list[Segment] = []
+        for part in parts:
+            while (segment := advance(part, TURN)) is None:
+                pass
+            segments.append(segment)
+        return segments
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         return joined_states([lane.state() for lane in self.lanes])
@@ -72,20 +90,22 @@ class ThreadedLanes(LocalLanes):
         self._finished: SimpleQueue[None] = SimpleQueue()  # an entry for each helper of the last rollout that has ended
         self._num_helping = 0  # those that have not; above 0 after a rollout only if one hangs
 
-    def _advance(self, num_steps: int) -> None:
+    def _finish(self, parts: Sequence[Part]) -> Sequence[Segment]:
         if self._still_helping(patience=0.0):
             raise RuntimeError("the environments were interrupted and may still be running: close them, make new ones")
-        waiting, errors = SimpleQueue(), []
-        for lane in self.lanes:
-            waiting.put((lane, num_steps))
+        waiting: SimpleQueue[int] = SimpleQueue()
+        segments: list[Segment | None] = [None] * len(parts)
+        errors: list[BaseException] = []
+        for n in range(len(parts)):
+            waiting.put(n)
 
         def work() -> None:
             try:
                 while not errors:
-                    lane, left = waiting.get_nowait()
-                    lane.advance(TURN)
-                    if left > TURN:
-                        waiting.put((lane, left - TURN))
+                    n = waiting.get_nowait()
+                    segments[n] = advance(parts[n], TURN)
+                    if segments[n] is None:
+                        waiting.put(n)
             except Empty:  # every lane is done, or with another thread
                 pass
             except BaseException as error:  # raised below, in the thread that collects
@@ -95,11 +115,11 @@ class ThreadedLanes(LocalLanes):
             work()
             self._finished.put(None)
 
-        for _ in range(min(self.num_envs, num_cores()) - 1):
-            Thread(target=help_and_tell, daemon=True).start()
-            self._num_helping += 1
-        work()
         try:
+            for _ in range(min(self.num_envs, num_cores()) - 1):
+                Thread(target=help_and_tell, daemon=True).start()
+                self._num_helping += 1
+            work()
             while not errors and self._still_helping(patience=PATIENCE):
                 pass
         except BaseException as error:  # interrupted; the others stop after their turn
@@ -107,6 +127,7 @@ class ThreadedLanes(LocalLanes):
         if errors:
             self._still_helping(patience=PATIENCE)
             raise errors[0]
+        return [segment for segment in segments if segment is not None]
 
     def _still_helping(self, *, patience: float) -> bool:
         """Wait for the helpers, at most for so many seconds; return whether one is still in an environment.

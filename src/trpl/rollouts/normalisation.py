@@ -1,7 +1,8 @@
 """Running normalisation of observations and rewards, in NumPy, with a state for checkpoints.
 
 Statistics are those of all values seen so far (no forgetting), kept in float64 by Welford's update and Chan's for
-batches. An observation is normalised with the statistics that already include it.
+batches. An observation is normalised with the statistics that already include it. Environments side by side update
+copies, which are merged after each rollout.
 
 With `released` the variance is that of the authors' release, which is not a variance: M2 = var·n + ..., var =
 M2/(n − 1), so single values give var_n = var_{n−1} + (x_n − mean_{n−1})²/n. It grows like ln n: the deviation is too

@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.connection
 import signal
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,9 @@ from trpl.rollouts.lanes import (
     Lane,
     Lanes,
     LaneState,
+    Part,
     Segment,
+    advance,
     joined,
     joined_states,
     separate_states,
@@ -50,7 +53,11 @@ class ProcessLanes(Lanes):
         self.env_id, self.num_envs = task.env_id, num_envs
         makers = [_maker(task, seed=derived_seed(seed, n, ENVIRONMENT_STREAM), index=n) for n in range(num_envs)]
         # spawned, not forked: JAX has threads, which a fork would not copy
-        self._vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+        self._vector = AsyncVectorEnv(
+            makers, shared_memory=False, context="spawn", autoreset_mode=AutoresetMode.DISABLED
+        )
+        self._kill = weakref.finalize(self, _kill, self._vector.processes)  # also when the interpreter ends
+        self._ask(self._vector.call, "ignore_sigterm")
         self.observation_size = int(self._vector.single_observation_space.shape[0])  # type: ignore[index]
         self.head: Head = self._vector.get_attr("head")[0]
         self._num_turns = 0
@@ -65,8 +72,8 @@ class ProcessLanes(Lanes):
     ) -> Segment:
         with normaliser.copies(self.num_envs) as copies:
             drawn = spawned(generator, self.num_envs)
-            self._each("start", [(actor, own, g, num_steps) for own, g in zip(copies, drawn, strict=True)])
-            while any(self._ask(self._vector.call, "advance")):
+            self._each("start", [(actor, noise, num_steps, own) for noise, own in zip(drawn, copies, strict=True)])
+            while not all(self._ask(self._vector.call, "advance")):
                 self._num_turns += 1
             segments, observed = zip(*self._ask(self._vector.call, "finish"), strict=True)
             for own, statistics in zip(copies, observed, strict=True):
@@ -93,6 +100,7 @@ class ProcessLanes(Lanes):
 
     def close(self) -> None:
         """End the processes, also during a call: one that hangs, or ended by itself, does not answer."""
+        self._kill()
         self._vector._state = AsyncState.DEFAULT
         self._vector.close(terminate=True)
 
@@ -121,34 +129,42 @@ class _WorkerEnvironment(gym.Env):
     """A `Lane` behind the interface that Gymnasium's worker process needs; `argument` is the next call's."""
 
     def __init__(self, environment: Environment):
-        self.lane, self.head, self._left = Lane(environment), environment.head, 0
+        self.lane, self.head = Lane(environment), environment.head
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (environment.observation_size,), np.float64)
         self.action_space = gym.spaces.Box(-np.inf, np.inf, (environment.action_size,), np.float32)
         self.argument: Any = None
+        self._part: Part | None = None
+        self._segment: Segment | None = None
+
+    def ignore_sigterm(self) -> None:
+        """Leave it to the run, which ends its epoch and saves, also where a whole process group gets it."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def begin(self) -> dict[str, np.ndarray]:
         """Start an episode; return the statistics of observations."""
-        self.lane.begin(self.argument)
-        return self.lane.statistics()
+        normaliser = self.argument
+        self.lane.begin(normaliser)
+        return normaliser.state()
 
     def start(self) -> None:
         """Start the lane's part of a rollout."""
-        actor, normaliser, generator, self._left = self.argument
-        self.lane.start(actor, normaliser, generator, self._left)
+        self._part, self._segment = self.lane.collect(*self.argument), None
 
-    def advance(self) -> int:
-        """Take steps for a turn, at least one if any is left; return how many are left."""
+    def advance(self) -> bool:
+        """Take steps for a turn; return whether the part is complete."""
         end = time.monotonic() + TURN
-        while self._left:
-            self.lane.advance(1)
-            self._left -= 1
-            if time.monotonic() > end:
-                break
-        return self._left
+        while self._part is not None and time.monotonic() < end:
+            self._segment = advance(self._part, 1)
+            if self._segment is not None:
+                self._part = None
+        return self._part is None
 
     def finish(self) -> tuple[Segment, dict[str, np.ndarray]]:
-        """Return the steps since `start` and the statistics of observations."""
-        return self.lane.finish(), self.lane.statistics()
+        """Return the lane's part and the statistics of observations."""
+        segment, self._segment = self._segment, None
+        assert segment is not None
+        *_, normaliser = self.argument
+        return segment, normaliser.state()
 
     def lane_state(self) -> LaneState | str:
         """Return `Lane.state`, or the error's message: an exception here would end the process."""
@@ -167,6 +183,11 @@ class _WorkerEnvironment(gym.Env):
 
     def close(self) -> None:
         self.lane.environment.close()
+
+
+def _kill(processes: Sequence[multiprocessing.Process]) -> None:
+    for process in processes:
+        process.kill()
 
 
 def _maker(task: Task, *, seed: int, index: int) -> Callable[[], gym.Env]:
