@@ -117,8 +117,8 @@ class ThreadedLanes(LocalLanes):
 
         try:
             for _ in range(min(self.num_envs, num_cores()) - 1):
-                Thread(target=help_and_tell, daemon=True).start()
                 self._num_helping += 1
+                Thread(target=help_and_tell, daemon=True).start()
             work()
             while not errors and self._still_helping(patience=PATIENCE):
                 pass
