@@ -15,7 +15,7 @@ from statistics import mean
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "generated"
 HEAD = (
-    *("task", "rollout", "updates", "mean bound", "means projected", "covariance projected"),
+    *("task", "rollout", "optimiser steps", "mean bound", "means projected", "covariance projected"),
     *("network ÷ bound: mean, worst", "KL per epoch", "entropy lost", "return"),
 )
 
@@ -58,14 +58,14 @@ def key(config: dict) -> tuple:
 
 
 def summary(metrics: list[dict], part: slice = slice(10, None)) -> dict:
-    settled, bound = metrics[part], metrics[0]["mean_bound"]
+    counted, bound = metrics[part], metrics[0]["mean_bound"]
     returns = [line["train_return"] for line in metrics[-10:] if line["train_return"] is not None]
     return {
-        "share": mean(line["projected_mean_share"] for line in settled),
-        "cov": mean(line["projected_cov_share"] for line in settled),
-        "network": mean(line["before_mean"] for line in settled) / bound,
-        "worst": mean(line["before_mean_max"] for line in settled) / bound,
-        "kl": mean(line["kl"] for line in settled),
+        "share": mean(line["projected_mean_share"] for line in counted),
+        "cov": mean(line["projected_cov_share"] for line in counted),
+        "network": mean(line["before_mean"] for line in counted) / bound,
+        "worst": mean(line["before_mean_max"] for line in counted) / bound,
+        "kl": mean(line["kl"] for line in counted),
         "entropy": metrics[0]["entropy"] - metrics[-1]["entropy"],
         "return": mean(returns),
     }

@@ -25,14 +25,16 @@ VARIANTS = {
     "alpha": "regression_weight",
 }
 APART = "first"  # the folder whose budget and commit are others: a table of its own
-FIGURES = {  # name: folder of records, what the paper calls it
-    "interpolation": (None, "Figure 1"),
-    "kl-change": ("table1", "Figure 2, left"),
-    "penalty-ablation": ("alpha", "Figure 2, centre"),
-    "reacher": ("reacher", "Figure 2, right"),
-    "curves": ("table1", "appendix, learning curves"),
-    "entropy-curves": ("table1", "appendix, learning curves with entropy control"),
-}
+FIGURES = {  # name: folder of records, what the paper calls it, what it shows
+    "interpolation": (None, "Figure 1", "Covariances between the old and the predicted policy, and their entropies"),
+    "kl-change": ("table1", "Figure 2, left", "Mean KL between new and old policy per epoch, by task and method"),
+    "penalty-ablation": ("alpha", "Figure 2, centre", "Distance of the network's mean per epoch, by penalty weight"),
+    "reacher": ("reacher", "Figure 2, right", "Return on the reacher, without and with a covariance per state"),
+    "curves": ("table1", "appendix, learning curves", "Return over training, by task and method"),
+    "entropy-curves": (
+        "table1", "appendix, learning curves with entropy control", "Return over training with entropy control"
+    ),
+}  # fmt: skip
 GENERATED, REPORTS = ROOT / "docs" / "generated", ROOT / "docs" / "reports"
 
 
@@ -79,7 +81,7 @@ def sources(folder: str) -> list[str]:
 def figures() -> str:
     """`trpl figure` for each of the paper's figures; a line for one whose records are not in."""
     lines = []
-    for name, (folder, words) in FIGURES.items():
+    for name, (folder, words, shown) in FIGURES.items():
         command = f"trpl figure {name}" + (f" results/{folder}" if folder else "")
         if folder and not (RESULTS / folder).is_dir():
             lines.append(f"*{words}: `{command}`; there are no such runs in `results/{folder}` yet.*\n")
@@ -89,7 +91,7 @@ def figures() -> str:
             lines.append(f"*{words}: `{command}`; there are no such runs in `results/{folder}` yet.*\n")
             continue
         (REPORTS / "figures" / f"{name}.svg").unlink()
-        lines.append(f"![{words}](reports/figures/{name}.png)\n\n*{words}: `{command}`*\n")
+        lines.append(f"![{shown}](reports/figures/{name}.png)\n\n*{words}: `{command}`*\n")
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 An update, all its epochs included, is one compiled call; acting is NumPy, which is faster for one observation.
 
-    python examples/jax_loop.py [--env Pendulum-v1] [--steps 200000] [--seed 0] [--projection kl]
+python examples/jax_loop.py [--env Pendulum-v1] [--steps 200000] [--seed 0] [--projection kl]
 """
 
 import argparse
@@ -187,7 +187,7 @@ def train(env_id: str, *, num_steps: int, seed: int = 0, projection: str = "kl",
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default="Pendulum-v1")
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=0)

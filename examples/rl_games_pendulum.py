@@ -17,7 +17,7 @@ from rl_games.torch_runner import Runner
 from trpl.integrations.rl_games import register
 
 ALGORITHMS = {"TRPL": "trpl", "PPO": "a2c_continuous"}
-OWN = {"TRPL": {"mini_epochs": 10, "minibatch_size": 256, "lr_schedule": None}, "PPO": {}}  # the layer bounds a step
+OWN = {"TRPL": {"mini_epochs": 10, "minibatch_size": 256, "lr_schedule": None}, "PPO": {}}
 MLP = {"units": [64, 64], "activation": "tanh", "initializer": {"name": "default"}}
 MEAN_INITIALIZER = {"name": "default"}
 
@@ -91,7 +91,7 @@ def configuration(agent: str, *, num_epochs: int, seed: int, folder: str, **sett
         "ppo": True,
         "print_stats": False,
         "torch_compile": False,
-        "trust_region": {"mean_bound": 0.1, "cov_bound": 0.01},  # few updates and one action: above the defaults
+        "trust_region": {"mean_bound": 0.1, "cov_bound": 0.01},  # wider than the defaults: few updates, one action
     }
     algorithm = {"algo": {"name": ALGORITHMS[agent]}, "model": {"name": "continuous_a2c_logstd"}}
     config |= OWN[agent] | settings

@@ -71,7 +71,7 @@ def cost(runner: OnPolicyRunner, *, num_steps: int = 200) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=150)
     parser.add_argument("--algorithm", default="trpl.integrations.rsl_rl:TRPL")
     args = parser.parse_args()

@@ -104,7 +104,7 @@ def evaluate(env: TransformedEnv, actor: ProbabilisticActor, *, num_episodes: in
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=204_800)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

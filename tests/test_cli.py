@@ -1,5 +1,6 @@
 """The command line: what it says and what it calls."""
 
+import contextlib
 import io
 import json
 import os
@@ -20,8 +21,9 @@ from trpl.errors import RunError
 from trpl.policies.heads import GaussianHead
 from trpl.presets import preset
 from trpl.rollouts.spaces import head_of
+from trpl.runs.environments import task_of
 from trpl.runs.progress import Progress, remarks
-from trpl.runs.trainer import RunResult, task_of
+from trpl.runs.trainer import RunResult
 
 TINY = [
     *(
@@ -78,6 +80,26 @@ def test_help_that_nobody_reads(monkeypatch):
         for out in (closed, None):
             monkeypatch.setattr(sys, "stdout", out)
             assert cli.main(["--help"]) == 0
+
+
+def test_a_run_that_nobody_watches_goes_on(capsys, monkeypatch, tmp_path):
+    """Its progress in a pipe whose reader has gone, as after `2>&1 | head -1`, which once ended it unsaved."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with contextlib.suppress(BrokenPipeError), open(writing, "w") as closed:  # closing it writes once more
+        monkeypatch.setattr(sys, "stderr", closed)
+        code, out, _ = call(capsys, "train", "ppo-m", "Pendulum-v1", "--out", str(tmp_path / "run"), *TINY)
+    assert (code, "finished 2 epochs" in out) == (0, True)
+
+
+def test_the_exit_code_if_nobody_reads_the_output(monkeypatch):
+    """A run stopped by Ctrl-C, which ends the reader in `| tee` too, ends with 130 all the same."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    monkeypatch.setitem(cli.COMMANDS, "presets", cli.Command("", lambda _: print("stopped") or 130))
+    with open(writing, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert cli.main(["presets"]) == 130
 
 
 def test_help_of_a_command_by_either_word(capsys):
@@ -208,7 +230,11 @@ def test_evaluate_prints_episodes(capsys, finished):
     code, out, _ = call(capsys, "evaluate", str(finished), "--episodes", "2")
     assert code == 0
     assert out.count("episode ") == 2
-    assert "mean return" in out
+    one, two = (float(found) for found in re.findall(r"return (-[\d.]+)  length", out))
+    mean, spread = map(float, re.search(r"mean return (-[\d.]+), standard deviation ([\d.]+)", out).groups())
+    assert mean == pytest.approx((one + two) / 2, abs=0.02)
+    assert spread == pytest.approx(abs(one - two) / 2**0.5, abs=0.02)  # of a sample: n - 1
+    assert "deviation" not in call(capsys, "evaluate", str(finished), "--episodes", "1")[1]
 
 
 def test_play_calls_the_recorder(capsys, finished, monkeypatch, tmp_path):

@@ -119,6 +119,28 @@ def test_decompositions(e, array, leading):
 
 
 @every_engine
+@pytest.mark.parametrize("entry", [np.inf, np.nan])
+def test_decompositions_of_what_is_not_finite_are_nan(e, array, entry):
+    """In its own state alone. LAPACK raised an error for all of them and, at an infinity, did not return."""
+    a = random(3, 2, 2)
+    positive = a @ a.swapaxes(-1, -2) + np.eye(2)
+    broken = positive.copy()
+    broken[1, 0, 0] = entry
+    for decompose in (e.svd, lambda x: (e.svdvals(x),), e.eigh, lambda x: (e.eigvalsh(x),)):
+        for found, expected in zip(decompose(array(broken)), decompose(array(positive)), strict=True):
+            assert np.isnan(np.asarray(found)[1]).all()
+            same(np.asarray(found)[[0, 2]], np.asarray(expected)[[0, 2]])
+
+
+def test_broadcast_arrays_of_numpy_can_be_looked_at():
+    """Those of NumPy's own function warn where the flags are read, as before a triangular solve."""
+    one, other = NUMPY.xp.broadcast_arrays(random(2, 1), random(3))
+    assert one.shape == other.shape == (2, 3)
+    assert not one.flags.writeable
+    assert not other.flags.writeable
+
+
+@every_engine
 def test_products_and_factors(e, array):
     a = random(2, 3, 3)
     positive = a @ a.swapaxes(-1, -2) + np.eye(3)
@@ -161,6 +183,25 @@ def test_triangular_inverses_by_halves(size):
 
 
 @every_engine
+@pytest.mark.parametrize("size", [3, 40, 63])
+def test_triangular_matrices_by_halves(e, array, size):
+    """NumPy's engine splits matrices of 40 rows and more; batches broadcast, and inputs are left as they are."""
+    a = 0.1 * np.tril(random(2, 1, size, size)) + 3.0 * np.eye(size)
+    b, full = np.tril(random(3, size, size)), random(3, size, size)
+    before = a.copy(), b.copy(), full.copy()
+    first, second, third = map(array, (a, b, full))
+    for found, expected in (
+        (e.solve_triangular(first, second, lower=True), np.linalg.inv(a) @ b),
+        (e.solve_triangular(first, third), np.linalg.inv(a) @ full),
+        (e.solve_triangular(first, third, transpose=True), np.linalg.inv(a).swapaxes(-1, -2) @ full),
+        (e.lower_product(first, second), a @ b),
+        (e.lower_product(second, first[0, 0]), b @ a[0, 0]),
+    ):
+        same(found, expected, rtol=1e-9, atol=1e-12)
+    assert all((x == y).all() for x, y in zip((a, b, full), before, strict=True))
+
+
+@every_engine
 def test_joining_and_converting(e, array):
     x, y = random(2, 2, 3)
     same(e.xp.concat([array(x), array(y)], axis=-1), np.concatenate([x, y], -1))
@@ -195,6 +236,16 @@ def test_recomputing(e, array):
     )
     same(found[0], np.where(bad[:, None], x + 1.0, x))
     same(found[1], np.where(bad, -y, y))
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_recomputing_a_single_state(bad):
+    """NumPy's arithmetic makes a scalar of an array without axes; it was a TypeError about item assignment."""
+    number, row = np.array(2.0) * 1.0, random(3)
+    careful = lambda number, row: (number + 1.0, -row)  # noqa: E731
+    found = NUMPY.recompute(np.asarray(bad), careful, (number, row), number, row)
+    same(found[0], 3.0 if bad else 2.0)
+    same(found[1], -row if bad else row)
 
 
 def test_eager_loops_count_steps_also_of_independent_states():

@@ -73,8 +73,14 @@ def test_the_same_in_python():
     from trpl.errors import ConfigError
     from trpl.presets import preset
 
-    with pytest.raises(ConfigError, match="there is no setting 'gamma'; here it is 'discount'"):
-        preset("kl", "Hopper-v4", gamma=0.9)
+    for name, said in {
+        "gamma": "; here it is 'discount'",
+        "callback": r": callbacks=\[f\] in Python",
+        "verbose": r": .*\(progress=False in Python\)",
+        "save_path": r": --out \(out= in Python\)",
+    }.items():
+        with pytest.raises(ConfigError, match=f"there is no setting '{name}'{said}"):
+            preset("kl", "Hopper-v4", **{name: 1})
 
 
 def test_a_missing_extra_says_what_to_install():
@@ -151,6 +157,14 @@ def test_the_command_line_too(capsys, monkeypatch, package, extra):
     monkeypatch.setitem(cli.COMMANDS, "tune", cli.Command("", command))
     assert cli.main(["tune"]) == 1
     assert capsys.readouterr().err == f'trpl: this needs the package {package!r}: pip install "trpl[{extra}]"\n'
+
+
+def test_a_missing_tracker_is_said_before_the_run_has_a_folder(capsys, monkeypatch, tmp_path):
+    """Installed, the same command would be told that the folder already holds a run."""
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert cli.main(["train", "kl", "Pendulum-v1", "--out", str(tmp_path / "run"), "--track", "wandb"]) == 1
+    assert capsys.readouterr().err == "trpl: this needs the package 'wandb': pip install \"trpl[wandb]\"\n"
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

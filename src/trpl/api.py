@@ -74,7 +74,7 @@ class Run:
         rows = records.read(self.folder, METRICS)
         returns = records.mean_returns(self.folder)
         names = list(dict.fromkeys(name for row in rows for name in row))
-        columns = {name: np.array([_number(row.get(name)) for row in rows]) for name in names}
+        columns = {name: np.array([row.get(name) for row in rows], dtype=float) for name in names}
         columns["evaluation_return"] = np.array([returns.get(row["epoch"], np.nan) for row in rows])
         return {name: column for name, column in columns.items() if not np.isnan(column).all()}
 
@@ -150,9 +150,11 @@ def train(
         UnknownEnvironmentError, UnsupportedSpaceError, FaultyEnvironmentError: The environment cannot be trained on.
         KeyboardInterrupt: Ctrl-C ended the run, after its epoch was saved; `trpl.load(out).resume()` continues it.
 
-    Example:
+    Examples:
+        ```python
         run = trpl.train("kl", "Pendulum-v1", steps=50_000, seed=1)
         run.plot(), run.table(), run.policy(observation)
+        ```
     """
     if callable(callbacks):
         raise TypeError("callbacks must be a list of functions, not one function: callbacks=[function]")
@@ -167,8 +169,8 @@ def load(path: str | Path, *, env: Any = None) -> Run:
 
     Args:
         path: A run folder, one of its checkpoint folders, or RUN/best.
-        env: The environment of a run that another process was given as an object or a callable, to resume or evaluate
-            the run here.
+        env: The environment, for a run that another process trained on an environment given as an object or a callable:
+            to resume or evaluate that run here, hand the environment over again.
 
     Returns:
         The run; given a checkpoint, with that checkpoint's policy.
@@ -178,10 +180,12 @@ def load(path: str | Path, *, env: Any = None) -> Run:
         RunError: The path is not in a run.
         CheckpointError: The checkpoint is damaged.
 
-    Example:
+    Examples:
+        ```python
         run = trpl.load("runs/Hopper-v4/kl/seed-0")
         run.plot()
         action = run.best.policy(observation)
+        ```
     """
     folder, checkpoint = (Path(path), None) if is_run(Path(path)) else locate(path)
     if env is not None:
@@ -196,7 +200,3 @@ def _ended(result: RunResult) -> Run:
     if result.signal is not None:
         signal.raise_signal(result.signal)
     return Run(result.folder)
-
-
-def _number(value: Any) -> float:
-    return float("nan") if value is None else float(value)

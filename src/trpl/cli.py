@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from trpl.errors import UsageError
 from trpl.messages import command_line, decimals, describe, nearest
-from trpl.options import Parser, number, positive_int
+from trpl.options import Parser, load_plugins, number, positive_int
 
 
 class Command(NamedTuple):
@@ -30,13 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # × and ε in a locale without them
     note = functools.cache(lambda text: print(f"trpl: note: {text}", file=sys.stderr))  # each once
     warnings.showwarning = lambda message, *_args, **_kwargs: note(plain(str(message)))
+    code = 0
     try:
         code = dispatch(list(sys.argv[1:] if argv is None else argv))
         print(end="", flush=True)
         return code
     except BrokenPipeError:  # the reader has closed the pipe, as in `trpl presets | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return code
     except KeyboardInterrupt:
         return fail("interrupted", code=130)
     except Exception as error:
@@ -67,22 +68,6 @@ def dispatch(argv: list[str]) -> int:
 def plain(text: str) -> str:
     """Remove the colours and the word WARN from a warning of Gymnasium."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text).removeprefix("WARN: ")
-
-
-def load_plugins(argv: list[str]) -> list[str]:
-    """Import the plugins that `--plugin` names, for any command; return the other arguments."""
-    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    reader.add_argument("--plugin", action="append", default=[])
-    try:
-        found, others = reader.parse_known_args(argv)
-    except argparse.ArgumentError as error:
-        raise UsageError(f"{error}: the name of a module, or of a .py file") from error
-    if found.plugin:
-        from trpl.methods.registry import load_plugin
-
-        for word in found.plugin:
-            load_plugin(word)
-    return others
 
 
 def overview() -> str:
@@ -120,7 +105,7 @@ def train(argv: list[str]) -> int:
     parser.add_argument("method", help=", ".join(names()))
     parser.add_argument("env_id", metavar="env", help="a Gymnasium environment: Hopper-v4, CartPole-v1, module:Name-v0")
     parser.add_argument("--out", help="run folder (runs/ENV/METHOD/seed-N)")
-    add_run_options(parser)
+    parser.add_run_options()
     parser.add_argument("--preset", help="TOML file with settings, as `trpl tune` writes it; options take precedence")
     parser.add_settings(skip=("method", "env_id"), as_released=True)
     args = parser.parse(argv)
@@ -144,8 +129,8 @@ def resume(argv: list[str]) -> int:
     parser = Parser("resume", "Continue a run that was stopped or killed; the result is bit-identical.")
     parser.add_argument("run", help="run folder")
     parser.add_argument("--steps", type=number(int, optional=False), metavar="N", help="new total number of steps")
-    add_other_versions(parser)
-    add_run_options(parser)
+    parser.add_other_versions()
+    parser.add_run_options()
     parser.add_argument(
         "--env-timeout", type=number(float, optional=True), metavar="N", default=argparse.SUPPRESS,
         help="seconds for a step of the environment, or none, instead of the run's",
@@ -172,8 +157,9 @@ def tracking(kind: str | None) -> Any:
     """Return the tracker of `--track`."""
     if kind is None:
         return None
-    from trpl.integrations.tracking import tracker
+    from trpl.integrations.tracking import check_installed, tracker
 
+    check_installed(kind)
     return functools.partial(tracker, kind)
 
 
@@ -226,7 +212,8 @@ def evaluate(argv: list[str]) -> int:
     found = evaluate_run(args.run, num_episodes=args.episodes, seed=args.seed)
     for episode, (total, length) in enumerate(zip(found.returns, found.lengths, strict=True), start=1):
         print(f"episode {episode}  return {total:.2f}  length {length}")
-    print(f"mean return {np.mean(found.returns):.2f}, standard deviation {np.std(found.returns):.2f}")
+    spread = f", standard deviation {np.std(found.returns, ddof=1):.2f}" if len(found.returns) > 1 else ""
+    print(f"mean return {np.mean(found.returns):.2f}{spread}")
     return 0
 
 
@@ -245,8 +232,8 @@ def play(argv: list[str]) -> int:
         raise UsageError("give --video FILE to write a video, or --live to see it in a window")
     from trpl.policies import load_policy
     from trpl.rollouts import video
+    from trpl.runs.environments import task_of
     from trpl.runs.folder import locate, read_config
-    from trpl.runs.trainer import task_of
 
     run, checkpoint = locate(args.run)
     config = read_config(run)
@@ -298,7 +285,7 @@ def sweep(argv: list[str]) -> int:
     parser.add_argument("--workers", type=positive_int, help="runs at a time (as many as cores, or as Ray has CPUs)")
     parser.add_argument("--ray", metavar="ADDRESS", help="use the Ray cluster at ADDRESS, or `auto`")
     parser.add_argument("--results", help="folder for compact records of finished runs")
-    add_other_versions(parser)
+    parser.add_other_versions()
     parser.add_settings(skip=("method", "env_id", "seed"), as_released=True)
     args = parser.parse(argv)
     from trpl.sweeps.plan import parse_seeds, planned_runs
@@ -355,7 +342,8 @@ def tune(argv: list[str]) -> int:
     print(summary(result))
     if args.best and result.best is not None:
         print(f"train with them  {command_line('train', args.method, args.env_id, '--preset', args.best)}")
-    return 1 if result.failures and result.signal is None else exit_code(result.signal)
+    failed = bool(result.failures) or result.best is None  # such as an environment in which every trial breaks down
+    return 1 if failed and result.signal is None else exit_code(result.signal)
 
 
 def report(argv: list[str]) -> int:
@@ -363,7 +351,7 @@ def report(argv: list[str]) -> int:
     parser.add_argument("runs", nargs="+", help="run folders, or folders of them")
     parser.add_argument("--out", default="report", help="folder for the page, figures and tables (report)")
     parser.add_argument("--title", default="Trust-region runs", help="heading of the page")
-    add_by(parser)
+    parser.add_by()
     parser.add_argument("--no-figures", action="store_true", help="leave out the PNG and SVG files")
     args = parser.parse(argv)
     from trpl.reports.page import write_report
@@ -379,27 +367,11 @@ def figure(argv: list[str]) -> int:
     parser.add_argument("name", metavar="name", choices=FIGURES, help=", ".join(FIGURES))
     parser.add_argument("runs", nargs="*", default=["runs"], help="run folders, or folders of them (runs)")
     parser.add_argument("--out", default="figures", help="folder for the files (figures)")
-    add_by(parser)
+    parser.add_by()
     args = parser.parse(argv)
     for file in write_figure(args.name, args.runs, args.out, by=args.by):
         print(file)
     return 0
-
-
-def add_by(parser: argparse.ArgumentParser) -> None:
-    words = "a setting that distinguishes variants of a method; may be given several times"
-    parser.add_argument("--by", action="append", default=[], metavar="SETTING", help=words)
-
-
-def add_other_versions(parser: argparse.ArgumentParser) -> None:
-    """Add the option that allows resuming with other library versions."""
-    parser.add_argument("--other-versions", action="store_true", help="resume although library versions differ")
-
-
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that train: what is shown, and where it is recorded too."""
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    parser.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
 
 
 COMMANDS: dict[str, Command] = {

@@ -30,7 +30,7 @@ def exponential(*, initial: Number, target: Number, temperature: float, progress
     Returns:
         The entropy target.
 
-    Example:
+    Examples:
         >>> from trpl.entropy_schedule import exponential
         >>> exponential(initial=8.0, target=-0.5, temperature=0.5, progress=0.1, dim=6)
         2.5
@@ -81,9 +81,10 @@ def scheduled(
 
 
 def within_reach(target: A | float, old: Policy[A], bound: A | float) -> A:
-    """Clip the target to the entropies of policies within a KL bound of the old one.
+    """Clip the target to entropies that policies within a KL bound of the old one have.
 
-    With one bound on the whole KL there may be no policy with the target entropy.
+    With one bound on the whole KL there may be no policy with the target entropy. The clipped target changes the
+    entropy by at most nine tenths of what the bound allows.
 
     Args:
         target: The entropy target, one for all states or one per state.

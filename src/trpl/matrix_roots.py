@@ -41,7 +41,7 @@ def _cubic(e: Engine, low: PerState, high: PerState) -> tuple[PerState, PerState
 
 def _decomposed(e: Engine, b: Matrix) -> tuple[Matrix]:
     """Compute the root by singular values, precise to the rounding of b; eigenvalues of bbᵀ lose half the digits."""
-    u, s, _ = e.xp.linalg.svd(b, full_matrices=False)
+    u, s, _ = e.svd(b)
     return ((u * s[..., None, :]) @ mT(u),)
 
 
@@ -115,7 +115,7 @@ def _stretch(e: Engine, rest: Matrix) -> PerState:
 def _lyapunov_decomposed(e: Engine, s: Matrix, c: Matrix) -> tuple[Matrix]:
     """Solve in the eigenbasis of s, with sums as denominators: equal eigenvalues and s = I are not special cases."""
     xp = e.xp
-    values, basis = xp.linalg.eigh(s)
+    values, basis = e.eigh(s)
     values = xp.clip(values, xp.finfo(s.dtype).smallest_normal, None)
     inner = (mT(basis) @ c @ basis) / (values[..., :, None] + values[..., None, :])
     return (basis @ inner @ mT(basis),)

@@ -74,7 +74,7 @@ def os_problem(error: OSError) -> str:
 EXTRAS = {  # package → the extra that installs it
     **dict.fromkeys(("jax", "jaxlib"), "jax"),
     **dict.fromkeys(
-        ("optax", "gymnasium", "mujoco", "rich", "tensorboardX", "matplotlib", "imageio", "orjson"), "train"
+        ("optax", "gymnasium", "mujoco", "rich", "tensorboardX", "matplotlib", "imageio", "orjson", "scipy"), "train"
     ),
     "torch": "torch",
     "stable_baselines3": "sb3",

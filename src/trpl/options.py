@@ -1,4 +1,4 @@
-"""Command-line parsing: one option per setting, and suggestions for unknown ones."""
+"""Command-line parsing: one option per setting, suggestions for unknown ones, and options that commands share."""
 
 from __future__ import annotations
 
@@ -76,6 +76,20 @@ class Parser(argparse.ArgumentParser):
 
             return suggestion(name, [option.strip("-").replace("-", "_") for option in options], as_flags=True)
         return nearest(name, options)
+
+    def add_by(self) -> None:
+        """Add the option of commands that draw runs: what distinguishes variants."""
+        words = "a setting that distinguishes variants of a method; may be given several times"
+        self.add_argument("--by", action="append", default=[], metavar="SETTING", help=words)
+
+    def add_other_versions(self) -> None:
+        """Add the option that allows resuming with other library versions."""
+        self.add_argument("--other-versions", action="store_true", help="resume although library versions differ")
+
+    def add_run_options(self) -> None:
+        """Add the options of commands that train: what is shown, and where it is recorded too."""
+        self.add_argument("--quiet", action="store_true", help="no progress")
+        self.add_argument("--track", choices=("wandb", "mlflow"), help="record metrics there too, offline by default")
 
     def settings(self, args: argparse.Namespace) -> dict[str, Any]:
         """Select the settings among the arguments.
@@ -201,3 +215,29 @@ def positive_int(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
     return value
+
+
+def load_plugins(argv: list[str]) -> list[str]:
+    """Import the plugins that `--plugin` names, for any command.
+
+    Args:
+        argv: The arguments of a command.
+
+    Returns:
+        The other arguments.
+
+    Raises:
+        UsageError: `--plugin` has no value.
+    """
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    reader.add_argument("--plugin", action="append", default=[])
+    try:
+        found, others = reader.parse_known_args(argv)
+    except argparse.ArgumentError as error:
+        raise UsageError(f"{error}: the name of a module, or of a .py file") from error
+    if found.plugin:
+        from trpl.methods.registry import load_plugin
+
+        for word in found.plugin:
+            load_plugin(word)
+    return others

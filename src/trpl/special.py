@@ -137,7 +137,8 @@ def gamma_rest_bregman(e: Engine, x: Array, y: Array, change: Array) -> Array:
     """
     xp = e.xp
     low = (x < SHIFT) | (y < SHIFT)
-    lower, grows = xp.minimum(x, y), xp.where(change >= 0.0, 1.0, -1.0)
+    lower, one = xp.minimum(x, y), xp.ones_like(change)  # a where of two numbers has the framework's default dtype
+    grows = xp.where(change >= 0.0, one, -one)
 
     def excess(x: Array, lower: Array, change: Array, grows: Array) -> tuple[Array, Array]:
         log = grows * xp.log1p(grows * change / lower)  # of y + n itself the change would be rounded off

@@ -185,7 +185,7 @@ def test_the_first_names_have_an_example_that_runs(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     value = found_at(name)
     doc = inspect.getdoc(value)
-    assert "Example:" in doc, f"{name} has no example"
+    assert "Examples:" in doc, f"{name} has no example"
     names = {"__name__": name, **vars(inspect.getmodule(value))}
     examples = doctest.DocTestParser().get_doctest(doc, names, name, None, None)
     assert examples.examples or name in ("trpl.train", "trpl.load", "trpl.policies.load_policy")

@@ -38,6 +38,17 @@ def test_claims_are_decided_by_the_records(made, name):
     assert (GENERATED / file).read_text() == text, "run python docs/make_claims.py"
 
 
+def test_the_readme_shows_the_tables_numbers(made):
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Results so far")[2]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)
+    found = made("table1").entries()
+    for method, *shown in rows:
+        finals = [found[method.split("`")[1], f"{task}-v4"].final for task in head[1:]]
+        assert shown == [f"{float(final.estimate[0]):.0f}" for final in finals], method
+    assert len(rows) > 1
+
+
 def test_the_audit_of_runs_that_learn_is_that_of_the_records(made):
     text = "\n".join(made("make_bounds").healthy()) + "\n"
     assert (GENERATED / "healthy.md").read_text(encoding="utf-8") == text, "run python docs/make_bounds.py"

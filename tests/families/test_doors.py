@@ -73,12 +73,12 @@ def test_masks(e, array):
     admit(free, masked)
     with pytest.raises(ValueError, match="predicted forbids classes that old allows in 2 states"):
         admit(masked, free)
-    with pytest.raises(ValueError, match="predicted forbids classes that old allows in 1 states"):
+    with pytest.raises(ValueError, match="predicted forbids classes that old allows in 1 state,"):
         admit([[0.0, -inf, 0.0], [0.0, 0.0, 0.0]], free)
     nothing = [[0.0, 0.0, 0.0], [-inf, -inf, -inf]]
-    with pytest.raises(ValueError, match=r"predicted\.logits forbids every class in 1 states"):
+    with pytest.raises(ValueError, match=r"predicted\.logits forbids every class in 1 state$"):
         admit(nothing, free)
-    with pytest.raises(ValueError, match=r"old\.logits forbids every class in 1 states"):
+    with pytest.raises(ValueError, match=r"old\.logits forbids every class in 1 state$"):
         admit(free, nothing)
     admit(np.zeros((0, 3)), np.full((0, 3), -inf))
 
@@ -204,6 +204,14 @@ def test_actions_between_two_classes_are_refused(framework):
         trpl.log_prob(policy, array([1.5]))
 
 
+@pytest.mark.parametrize("action", [2.0, 0.5, math.nan])
+def test_actions_of_a_bernoulli_that_are_not_0_or_1_are_refused(action):
+    policy = trpl.Bernoulli(torch.tensor([0.3, -0.2]))
+    assert trpl.log_prob(policy, torch.tensor([True, False])) == trpl.log_prob(policy, torch.tensor([1.0, 0.0]))
+    with pytest.raises(ValueError, match=f"actions are 0 or 1; one is {action:g}"):
+        trpl.log_prob(policy, torch.tensor([1.0, action]))
+
+
 @pytest.mark.parametrize("action", [-0.1, 1.5, math.nan])
 def test_actions_outside_of_the_interval_of_a_beta_are_refused(action):
     """Where values are not concrete the density is NaN; it was that of an end, +inf for α below 1."""
@@ -236,6 +244,23 @@ def test_policies_of_two_families_have_no_kl(e, array):
     logits = array([[0.1, 0.2]])
     with pytest.raises(ValueError, match="the new policy is a Categorical and the old one a Bernoulli"):
         trpl.kl(trpl.Categorical(logits), trpl.Bernoulli(logits))
+
+
+@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize("given", ["bound", "min_entropy", "entropy"])
+def test_a_bound_or_an_entropy_that_is_nan_gives_nan_where_values_are_not_checked(kind, given):
+    """In its own state alone; it was the old policy for a NaN bound, any policy within the bound for a NaN entropy."""
+    predicted, old = (make(kind, arrays) for arrays in good(kind))
+    layer, here = trpl.torch.JointKLProjection(1e-3, check=False), trpl.entropy(old)
+    options = {"bound": torch.full_like(here, 1e-3)} if given == "bound" else {given: here.clone()}
+    expected = layer(predicted, old, **options).arrays
+    options[given][1] = math.nan
+    for context in (contextlib.nullcontext(), without_numpy()):
+        with context:
+            found = layer(predicted, old, **options).arrays
+        for x, y in zip(found, expected, strict=True):
+            assert x[1].isnan().any()
+            torch.testing.assert_close(x[[0]], y[[0]], rtol=1e-9, atol=0.0)
 
 
 @pytest.mark.parametrize("kind", BAD)

@@ -1,6 +1,7 @@
 """What the joint layer promises for every family, in PyTorch; `test_in_jax` compares JAX with it."""
 
 import contextlib
+import functools
 
 import numpy as np
 import pytest
@@ -46,6 +47,42 @@ def test_a_single_state_needs_no_batch_axis(kind):
         found.append([x.detach().squeeze() for x in (*projected, *gradients)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_a_single_full_gaussian_far_from_the_old_one_needs_no_batch_axis():
+    """So ill-conditioned that eigenvalues are needed; there was a TypeError about item assignment."""
+    factor = torch.tensor([[0.1, 0.0, 0.0], [3.0, 0.4, 0.0], [2.0, 3.0, 0.3]])
+    predicted, old = trpl.FullGaussian(torch.ones(3), factor), trpl.FullGaussian(torch.zeros(3), torch.eye(3))
+    layer, found = trpl.torch.JointKLProjection(10.0), []
+    for rows in (None, ...):
+        projected = layer(*(trpl.FullGaussian(*(x[rows] for x in p)) for p in (predicted, old)))
+        found.append([x.squeeze() for x in projected])
+    torch.testing.assert_close(*found)
+
+
+def test_a_shared_factor_in_a_product_may_have_a_bound_and_an_entropy_per_state():
+    """It is broadcast; NumPy warned about views that it will make read-only."""
+    means, one = torch.stack((torch.zeros(3, 2), torch.ones(3, 2))), torch.eye(2)
+    layer, found = trpl.torch.JointKLProjection(torch.full((3,), BOUND)), []
+    for factor in (one, one.expand(3, 2, 2)):
+        old, predicted = (trpl.Product((trpl.FullGaussian(mean, factor),)) for mean in means)
+        found.append(layer(predicted, old, min_entropy=2.9).arrays)
+    torch.testing.assert_close(*found)
+
+
+@every_kind
+def test_single_precision_stays_whatever_the_default(kind):
+    """Policies, gradients and KLs of a float32 policy where PyTorch's default is float64."""
+    p, q = policies(kind, lambda x: torch.tensor(x, dtype=torch.float32))
+    torch.set_default_dtype(torch.float64)
+    try:
+        for context in (contextlib.nullcontext(), without_numpy()):
+            with context:
+                projected = trpl.torch.JointKLProjection(BOUND)(p, q)
+            assert {x.dtype for x in (*kind.arrays(projected), trpl.kl(p, q))} == {torch.float32}
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert trpl.kl(*policies(kind, np.float32)).dtype == np.float32
 
 
 @every_entropy
@@ -164,6 +201,22 @@ def test_compiled_and_mapped(name):
     for want, *others in zip(expected, found, mapped, strict=True):
         for x in others:
             assert_allclose(np.asarray(x), want.numpy(), rtol=1e-9, atol=1e-10)
+
+
+def test_a_shared_covariance_in_a_product_is_set_not_regressed():
+    """As on its own: the penalty has the Gaussian's mean part alone."""
+    rng = torch.Generator().manual_seed(0)
+    draw = functools.partial(torch.randn, generator=rng, dtype=torch.float64)
+    std = torch.full((2,), 0.5, dtype=torch.float64, requires_grad=True)
+    predicted = trpl.Product((trpl.DiagGaussian(draw(5, 2), std), trpl.Categorical(draw(5, 3))))
+    old = trpl.Product((trpl.DiagGaussian(draw(5, 2), torch.ones_like(std)), trpl.Categorical(draw(5, 3))))
+    layer = trpl.torch.JointKLProjection(BOUND)
+    projected = layer(predicted, old)
+    found = layer.penalty(predicted, projected)
+    (gaussian, categorical), (moved, chosen) = predicted.parts, projected.parts
+    mean = ((gaussian.mean - moved.mean) / moved.std).square().sum(-1) / 2
+    torch.testing.assert_close(found, (mean + trpl.kl(categorical, chosen)).detach())
+    assert not found.requires_grad
 
 
 @every_kind
@@ -316,7 +369,7 @@ def test_an_entropy_out_of_reach_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("target", "words"), [([0.9, 0.2], "1 states.* at most 0.693147"), ([0.6931, 0.0], "1 states.* at least 0.1886")]
+    ("target", "words"), [([0.9, 0.2], "1 state: .* at most 0.693147"), ([0.6931, 0.0], "1 state: .* at least 0.1886")]
 )
 def test_an_entropy_out_of_reach_is_compared_with_its_own_state(target, words):
     """Of a uniform policy, log 2 at most, and a sharp one with entropy 0.2: only the state that cannot is meant."""
@@ -453,6 +506,15 @@ def test_distributions_of_torchrl(name):
     if name == "MaskedCategorical":
         with pytest.raises(ValueError, match="boolean mask"):
             layer(*(kind(logits=x, indices=torch.tensor([[0, 2]] * 5)) for x in logits))
+
+
+def test_one_hot_ordinals_of_torchrl_stay_one_hot():
+    kind = pytest.importorskip("torchrl.modules.distributions").OneHotOrdinal
+    rng = torch.Generator().manual_seed(0)
+    p, q = (kind(scores=torch.randn(5, 4, generator=rng, dtype=torch.float64)) for _ in range(2))
+    layer, action = trpl.torch.JointKLProjection(0.01), torch.tensor([0, 2, 3, 0, 2])
+    expected = trpl.log_prob(layer(*(trpl.Categorical(x.logits) for x in (p, q))), action)
+    assert_allclose(layer(p, q).log_prob(torch.nn.functional.one_hot(action, 4)), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["categorical", "bernoulli", "beta"])

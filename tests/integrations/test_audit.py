@@ -59,6 +59,16 @@ def test_the_estimate_of_ppo():
     assert found.estimate == pytest.approx(0.045, rel=0.05)
 
 
+def test_actions_that_are_not_one_for_each_state():
+    """[5] minus [5, 1] would be every action in every state."""
+    old, new = (DiagGaussian(np.full((5, 1), mean), np.ones(1)) for mean in (0.0, 0.3))
+    for actions in (np.zeros(5), np.zeros((4, 1))):
+        with pytest.raises(ValueError, match=r"for states \(5,\): needs one per state, and each is a vector"):
+            exact_kl(new, old, actions=actions)
+    with pytest.raises(ValueError, match="each is a whole number"):
+        exact_kl(Categorical(np.zeros((5, 3))), Categorical(np.zeros((5, 3))), actions=np.zeros((5, 1)))
+
+
 def test_padding_is_left_out():
     old, new = DiagGaussian(np.zeros((3, 1)), np.ones(1)), DiagGaussian(np.array([[1.0], [1.0], [9.0]]), np.ones(1))
     found = exact_kl(new, old, weights=[1, 1, 0], actions=np.zeros((3, 1)))
@@ -78,9 +88,20 @@ def test_a_squashed_policy_against_an_unsquashed_one():
     inside = torch.distributions.Independent(torch.distributions.Normal(torch.zeros(3, 2), torch.ones(3, 2)), 1)
     squashed = torch.distributions.TransformedDistribution(inside, [torch.distributions.TanhTransform()])
     for new, old in ((squashed, inside), (inside, squashed)):
-        with pytest.raises(ValueError, match="new and old must be transformed alike; the bijections are"):
+        with pytest.raises(
+            ValueError, match="new and old must be transformed alike, by the same numbers; the bijections are"
+        ):
             exact_kl(new, old)
     assert exact_kl(squashed, squashed).max == exact_kl(squashed, read(squashed)).max == 0.0
+    moved = [
+        torch.distributions.TransformedDistribution(
+            inside, [torch.distributions.AffineTransform(torch.ones(3, 2), scale)]
+        )
+        for scale in (0.5, 1.0)
+    ]
+    assert exact_kl(moved[0], moved[0]).max == 0.0
+    with pytest.raises(ValueError, match=r"AffineTransform\(\) and AffineTransform\(\)"):
+        exact_kl(*moved)
 
 
 def test_policies_that_are_not_gaussian():

@@ -126,6 +126,18 @@ def test_policies_that_are_not_gaussian(name):
         assert_close(between, 0.5 * (x + y), atol=1e-6)
 
 
+@pytest.mark.parametrize("library", [distrax, td])
+def test_the_dtype_of_actions_stays(library):
+    def policies(seed):
+        given = logits(seed).logits
+        yield library.Categorical(logits=given, dtype=jnp.int8)
+        yield library.OneHotCategorical(logits=given, dtype=jnp.float32)
+        yield library.Independent(library.Bernoulli(logits=given, dtype=jnp.float32), 1)
+
+    for predicted, old in zip(policies(0), policies(1), strict=True):
+        assert project(lambda p, q: q, predicted, old).dtype == predicted.dtype
+
+
 def torch_squashed(mean, std):
     base = torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)
     return torch.distributions.TransformedDistribution(base, [SQUASH])
@@ -175,3 +187,9 @@ def test_what_does_not_fit_is_refused():
         split(distrax.Gumbel(jnp.zeros(3), jnp.ones(3)))
     with pytest.raises(ValueError, match="one event dimension"):
         split(distrax.Independent(distrax.Laplace(jnp.zeros(3), jnp.ones(3)), 1))
+    wide = jnp.ones((2, 3)), jnp.ones((2, 3)), jnp.ones((2, 3, 1))  # a covariance of which the diagonal is a part only
+    for library in (distrax, td):
+        with pytest.raises(ValueError, match=r"cannot find a policy.*DiagPlusLowRank"):
+            split(library.MultivariateNormalDiagPlusLowRank(*wide))
+        with pytest.raises(ValueError, match=r"cannot find a policy.*FullCovariance"):
+            split(library.MultivariateNormalFullCovariance(jnp.zeros((2, 3)), jnp.eye(3)))

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 from torch import nn
 
 from trpl.cli import main
-from trpl.errors import CheckpointError, ExportError
+from trpl.errors import CheckpointError, ExportError, MissingExtraError
 from trpl.integrations import export as exporting
 from trpl.integrations import torch_script
 from trpl.integrations.export import Deployable, Layer, export, load_npz
@@ -192,6 +192,13 @@ def test_a_script_that_acts_otherwise_is_refused(run, tmp_path, monkeypatch):
     monkeypatch.setattr(torch_script, "script", lambda *x, **y: exact(*x, **y).replace("nn.Tanh()", "nn.ReLU()"))
     with pytest.raises(ExportError, match="actions differ"):
         export(run, tmp_path / "policy.pt")
+
+
+def test_a_file_that_cannot_be_compared_is_removed(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtraError, match=r"^this needs .*'onnxruntime': pip install \"trpl\[onnx\]\"$"):
+        export(run, tmp_path / "policy.onnx")
+    assert not (tmp_path / "policy.onnx").exists()
 
 
 def test_double_precision_is_kept_until_observations_are_normalised(run, tmp_path):

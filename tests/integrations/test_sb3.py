@@ -79,6 +79,14 @@ def test_a_shared_deviation_is_set_to_the_projected_one():
     assert steps == pytest.approx([1e-3] * 3, rel=0.01)  # every update wants to go further than the bound
 
 
+@pytest.mark.parametrize(("policy", "name"), [("MlpPolicy", "spread"), (ActorCriticPolicy, "log_std")])
+def test_a_shared_deviation_that_is_not_trained_stays_as_it_is(policy, name):
+    model = TRPL(policy, target_env(), entropy_schedule="linear", target_entropy=3.0, **EAGER)
+    getattr(model.policy, name).requires_grad_(False).fill_(-0.7)
+    model.learn(96)
+    assert (getattr(model.policy, name) == -0.7).all()
+
+
 def test_entropy_is_held_at_the_schedule():
     settings = {"entropy_schedule": "exponential", "target_entropy": -1.0, "temperature": 0.7, "entropy_equality": True}
     model = TRPL("MlpPolicy", target_env(), **settings, **SMALL).learn(128)
@@ -372,6 +380,21 @@ def test_it_learns_a_known_answer():
 def test_what_cannot_be_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         TRPL("MlpPolicy", target_env(), **SMALL | settings)
+
+
+@pytest.mark.parametrize("algorithm", ["RecurrentPPO", "MaskablePPO"])
+def test_policies_with_memory_or_masks_are_refused(algorithm):
+    contrib = pytest.importorskip("sb3_contrib", reason="sb3-contrib is not installed")
+    policies = getattr(contrib, algorithm).policy_aliases
+    with pytest.raises(TypeError, match=r"without memory or masks, not a (Recurrent|Maskable)ActorCriticPolicy"):
+        TRPL(next(iter(policies.values())), DummyVecEnv([lambda: IdentityEnv(2)]), **SMALL)
+
+
+def test_a_batch_size_that_a_callback_sets_is_checked_too():
+    model = TRPL("MlpPolicy", target_env(), **SMALL)
+    model.batch_size = 31
+    with pytest.raises(ValueError, match="minibatch of one sample"):
+        model.learn(32)
 
 
 @pytest.mark.parametrize("normalise", [True, False])

@@ -173,3 +173,10 @@ def test_a_memory_is_refused():
     model = contrib.RecurrentPPO("MlpLstmPolicy", Choice(spaces.Discrete(2)), n_steps=8, batch_size=8, device="cpu")
     with pytest.raises(TypeError, match="memory of a recurrent policy"):
         model.learn(8, callback=ExactKL())
+
+
+def test_a_policy_in_jax_is_refused():
+    sbx = pytest.importorskip("sbx", reason="sbx-rl is not installed")
+    model = sbx.PPO("MlpPolicy", Choice(spaces.Discrete(2)), n_steps=8, batch_size=8)
+    with pytest.raises(TypeError, match="needs a policy of PyTorch"):
+        model.learn(8, callback=ExactKL())

@@ -156,6 +156,8 @@ def test_what_a_minibatch_lacks_is_said():
         loss(data.exclude("scale"))
     with pytest.raises(ValueError, match=r"shapes are \(64, 64\) and \(64,\)"):
         loss(data.copy().set("action_log_prob", data["action_log_prob"][:, None]))
+    with pytest.raises(ValueError, match=r"values \(64, 1\) and value targets \(64,\)"):
+        loss.loss_critic(data.copy().set("value_target", data["value_target"][:, 0]))
 
 
 def test_a_shared_scale_is_solved_once_and_set():

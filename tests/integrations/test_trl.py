@@ -18,7 +18,7 @@ trl = pytest.importorskip("trl", reason="trl is not installed: pip install trpl[
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import transformers
-    from peft import LoraConfig, get_peft_model
+    from peft import LoraConfig, PromptTuningConfig, get_peft_model
     from tiny_language import SIZES, model, shorter, sums, tokenizer
     from trl import GRPOConfig, GRPOTrainer
     from trl.trainer.utils import add_fused_lm_head
@@ -59,9 +59,9 @@ def trust_region(folder, network=None, *, peft_config=None, eval_dataset=None, *
     )
 
 
-def grpo(folder, network=None, **changes):
+def grpo(folder, network=None, *, peft_config=None, **changes):
     args = GRPOConfig(**settings(folder, **changes))
-    return GRPOTrainer(network or model(), shorter, args, train_dataset=sums(), processing_class=tokenizer())
+    return GRPOTrainer(network or model(), shorter, args, sums(), None, tokenizer(), peft_config=peft_config)
 
 
 def batch(trainer, num=8):
@@ -245,6 +245,16 @@ def test_adapters_and_a_reference_train_with_it(tmp_path):
     assert any("kl" in entry for entry in trainer.state.log_history)
 
 
+def test_virtual_tokens_which_have_no_ids_train_with_it(tmp_path):
+    """PEFT's prompt tuning gives the model embeddings instead of ids."""
+    prompt = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    ours = trust_region(tmp_path, peft_config=prompt, **FREE)
+    inputs = batch(ours)
+    theirs = grpo(tmp_path, peft_config=prompt, epsilon=math.inf)
+    theirs.model.load_state_dict(ours.model.state_dict())
+    close(loss_and_gradient(ours, inputs), loss_and_gradient(theirs, inputs))
+
+
 def test_a_checkpoint_goes_on(tmp_path):
     trainer = trust_region(tmp_path, max_steps=8, save_strategy="steps", save_steps=4)
     trainer.train()
@@ -314,10 +324,10 @@ def test_logits_that_are_computed_in_another_way_are_refused():
     with pytest.raises(
         ValueError, match=r"MptForCausalLM does not compute its logits as .* differ from its own by 50%"
     ):
-        check_head(network, network.forward, ids)
+        check_head(network, network.forward, {"input_ids": ids})
     assert network.training
     network = model()
-    check_head(network, network.forward, ids)
+    check_head(network, network.forward, {"input_ids": ids})
 
 
 def test_a_head_that_peft_saves_is_the_trained_one():

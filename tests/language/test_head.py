@@ -172,6 +172,22 @@ def test_forbidden_tokens_are_as_if_they_were_not_there(num_kept):
         torch.testing.assert_close(gradient, other)
 
 
+@every_mass
+def test_no_more_are_kept_than_are_allowed(mass):
+    """The sampled token is not chosen a second time for want of others."""
+    hidden, head, _ = make("bias")
+    sampled, allowed = torch.randint(5, hidden.shape[:-1]), torch.arange(VOCABULARY) < 5
+    forbidding = head._replace(bias=head.bias.masked_fill(~allowed, -torch.inf))
+    smaller = head._replace(weight=head.weight[allowed], bias=head.bias[allowed])
+    wanted = choose_kept(hidden, smaller, sampled, kept_tokens=8, kept_mass=mass)
+    found = choose_kept(hidden, forbidding, sampled, kept_tokens=8, kept_mass=mass)
+    width = wanted.policy.ids.shape[-1]
+    assert torch.equal(found.policy.ids[..., :width], wanted.policy.ids)
+    assert (found.policy.ids[..., width:] == -1).all()
+    torch.testing.assert_close(found.policy.log_probs[..., [*range(width), -1]], wanted.policy.log_probs)
+    torch.testing.assert_close(found.entropy, wanted.entropy)
+
+
 def test_half_precision_weights_are_summed_in_float32():
     hidden, head, sampled = make("bias", dtype=torch.bfloat16)
     wide = Head(head.weight.float(), head.bias.float())

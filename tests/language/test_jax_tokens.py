@@ -47,6 +47,16 @@ def test_the_same_ids_scores_and_gradients_as_in_pytorch(num, mass, x64):
     np.testing.assert_allclose(jax.jit(jax.grad(total))(logits), hidden.grad, atol=1e-12)
 
 
+def test_no_more_are_kept_than_are_allowed(x64):
+    """The sampled token is not chosen a second time for want of others."""
+    logits, sampled = policy()
+    logits[..., 5:] = -np.inf
+    old = choose_kept(jnp.asarray(logits), jnp.asarray(sampled % 5), kept_tokens=8)
+    assert (np.sort(old.ids[..., :5]) == np.arange(5)).all()
+    assert (old.ids[..., 5:] == -1).all()
+    np.testing.assert_allclose(np.exp(old.log_probs).sum(-1), 1.0)
+
+
 def test_a_rest_of_1e_30_keeps_its_digits():
     low = jnp.full((1, VOCABULARY), -69.0 - np.log(VOCABULARY - 1)).at[0, 3].set(0.0)
     found = choose_kept(low.astype(jnp.float32), jnp.array([3]), kept_tokens=1)

@@ -132,6 +132,9 @@ def test_log_probability_of_kept_tokens_alone():
     torch.testing.assert_close(trpl.log_prob(predicted, predicted.ids[:, 2]), predicted.log_probs[:, 2])
     with pytest.raises(ValueError, match="64 tokens are not among the kept ids"):
         trpl.log_prob(predicted, torch.full((64,), 99))
+    predicted.ids[:, 3] = -1  # an unused place
+    with pytest.raises(ValueError, match="64 tokens are not among the kept ids"):
+        trpl.log_prob(predicted, torch.full((64,), -1))
 
 
 def test_what_does_not_fit_is_said():

@@ -60,7 +60,7 @@ def test_settling_sets_the_covariance_and_nothing_else(covariance):
     x = jnp.ones((1, 4))
     before = policy(weights, x)
     wanted = before.with_scale(0.7 * before.scale)
-    after = policy(policy.settle(weights, wanted), x)
+    after = policy(policy.set_shared(weights, wanted), x)
     np.testing.assert_allclose(after.scale, wanted.scale, rtol=1e-5)
     np.testing.assert_array_equal(after.mean, before.mean)
 

@@ -89,6 +89,17 @@ def test_a_folder_of_runs_is_answered_with_a_run_in_it(tmp_path):
         newest_checkpoint(tmp_path / "runs")
 
 
+def test_a_place_within_a_run_names_the_run(tmp_path):
+    """For `load_policy` and `trpl export`, which take a checkpoint that no run surrounds too."""
+    write(tmp_path / "run", 1)
+    with pytest.raises(CheckpointError, match=rf"checkpoints: there is none; its run is {tmp_path}/run$"):
+        load_policy(tmp_path / "run" / "checkpoints")
+    with pytest.raises(CheckpointError, match=rf"^{tmp_path}/run has no best checkpoint: it was not evaluated yet$"):
+        load_policy(tmp_path / "run" / "best")
+    with pytest.raises(CheckpointError, match=r"run/checkpoints/00000009: there is no such folder; its run is"):
+        load_policy(tmp_path / "run" / "checkpoints" / "00000009")
+
+
 def signed(folder, change):
     """The manifest changed, and signed again: what gets past the checksum."""
     manifest = json.loads((folder / "manifest.json").read_text())

@@ -7,7 +7,7 @@ import pytest
 from cases import CASES, KINDS, SEPARATE, policies
 from frameworks import FRAMEWORKS, Jax, Torch, torch
 from generators import gentle_pair
-from trpl import ConvergenceError, DiagGaussian, FullGaussian
+from trpl import ConvergenceError, DiagGaussian, FullGaussian, entropy
 
 pytestmark = pytest.mark.usefixtures("x64")
 every_framework = pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda f: f.name)
@@ -339,6 +339,29 @@ def test_a_bound_of_zero_that_is_not_checked_gives_the_old_policy(case, kind, fr
         np.testing.assert_allclose(framework.numpy(found), framework.numpy(wanted), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("entry", [np.inf, np.nan])
+@pytest.mark.parametrize("cov_bound", [1e-3, 0.1, 10.0])
+@pytest.mark.parametrize("case", CASES[:6], ids=str)
+def test_an_entry_that_is_not_finite_and_not_checked_gives_nan(case, cov_bound, entry):
+    """In its state alone. An infinity stopped the program in LAPACK for ever, a NaN raised an error for all states."""
+    predicted, old = policies(Torch(), gentle_pair("full"))
+    predicted.chol[1, 0, 0] = entry
+    found = case.make(Torch(), cov_bound, cov_bound, check=False)(predicted, old).chol
+    assert found.isfinite().all((-1, -2)).tolist() == [i != 1 for i in range(len(found))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["min_entropy", "entropy"])
+@pytest.mark.parametrize("case", CASES[:6], ids=str)
+def test_an_entropy_that_is_nan_and_not_checked_gives_nan(case, name, kind):
+    """In its state alone; a lower bound on the entropy was no bound there."""
+    predicted, old = policies(Torch(), gentle_pair(kind))
+    target = entropy(old)
+    target[1] = np.nan
+    found = case.make(Torch(), check=False)(predicted, old, **{name: target}).scale.flatten(1)
+    assert found.isnan().any(-1).tolist() == target.isnan().tolist()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", SEPARATE, ids=str)
 @every_framework
@@ -353,3 +376,16 @@ def test_a_bound_that_is_nan_and_not_checked_gives_nan(case, kind, framework):
     for part in projected:
         lost = np.isnan(framework.numpy(part)).reshape(len(is_nan), -1).any(-1)
         assert lost.tolist() == is_nan.tolist()
+
+
+@pytest.mark.parametrize("case", CASES[:6], ids=str)
+def test_numpy_arrays_may_be_in_reverse_order(case):
+    """PyTorch, which decomposes NumPy's matrices, cannot view negative strides."""
+    pair = gentle_pair("full")
+    layer, found = case.make(Torch()), []
+    for turned in (slice(None), slice(None, None, -1)):
+        mean, chol, old_mean, old_chol = (x[turned] for x in pair[1:])
+        projected = layer(FullGaussian(mean, chol), FullGaussian(old_mean, old_chol))
+        found.append([x[turned] for x in projected])
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-12, atol=1e-14)

@@ -12,10 +12,11 @@ MATHS = '''"""A ball of logarithmic standard deviations: Σ log²(σ/σ_old) wit
 
 from dataclasses import dataclass
 
-from trpl.implicit.problems import Like, Solved
+from trpl.implicit.problems import Solved
 from trpl.linalg import chosen
-from trpl.projections.closed_form import SCALES, ClosedForm
+from trpl.projections.closed_form import ClosedForm
 from trpl.projections.mean import shrinkage
+from trpl.projections.regions import VECTOR
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class LogRatio(ClosedForm):
         return False
 
     def residuals(self, *, full):
-        return (Like(SCALES, ((1, -1),)),)
+        return (VECTOR,)
 
     def solve_cov(self, e, p, q, bound, *, full, whole):
         change = e.xp.log(p) - e.xp.log(q)

@@ -212,6 +212,22 @@ def test_unlike_runs_are_refused_and_told_apart_on_request(tmp_path):
     assert "KL (regression_weight=8.0)" in page.read_text()
 
 
+def test_a_run_resumed_with_other_versions_shows_them_all(tmp_path):
+    """But not those of a stretch that was killed before it had saved anything."""
+    for seed in range(2):
+        folder = write_run(tmp_path / "runs" / str(seed), run_config("kl", "Hopper-v4", seed, 30))
+        about = json.loads((folder / "config.json").read_text())
+        parts = [(0, "a", "1.0"), (5, "a", "1.0"), (9, "b", "1.5"), (9, "b", "2.0"), (12, "b", "2.0")]
+        about["stretches"] = [
+            {"after_epoch": after, "total_steps": 1, "commit": commit, "versions": {"numpy": number, "python": "3.11"}}
+            for after, commit, number in parts[: 2 if seed == 0 else 5]
+        ]
+        (folder / "config.json").write_text(json.dumps(about))
+    page = write_report([tmp_path / "runs"], tmp_path / "out", figures=False).read_text()
+    rows = re.findall(r"<td><code>([^<]*)</code></td><td>(numpy[^<]*)</td>", page)
+    assert sorted(rows) == [("a", "numpy 1.0, python 3.11"), ("a → b", "numpy 1.0 → 2.0, python 3.11")]
+
+
 def test_markup_escapes_text_attributes_and_json():
     assert tag("p", "a<b", [1, None], title='"x"') == '<p title="&quot;x&quot;">a&lt;b1</p>'
     assert tag("td", hidden=True, id=None) == "<td hidden></td>"

@@ -163,6 +163,11 @@ def test_run_without_an_epoch_is_left_out_with_a_note(tmp_path, folder):
             b'{"config": {"method": "kl", "env_id": "a", "seed": 0, "total_steps": 1}, "versions": []}',
             "versions should be of type dict",
         ),
+        (
+            "config.json",
+            b'{"config": {"method": "kl", "env_id": "a", "seed": 0, "total_steps": 1}, "stretches": [{}]}',
+            "each of the stretches should be a record of after_epoch, total_steps, versions",
+        ),
         ("metrics.jsonl", b"\xef\xbb\xbf" + b'{"epoch": 1, "steps": 1}\n', "line 1: not a JSON record"),
         ("metrics.jsonl", b'{"epoch": ' + b"[" * 100_000 + b"\n", "line 1: not a JSON record"),
         ("metrics.jsonl", b'{"epoch": 1, "steps": 0}\n', "line 1: steps 0 is out of range"),

@@ -19,7 +19,7 @@ from trpl.errors import FaultyEnvironmentError
 from trpl.policies.acting import make_actor
 from trpl.presets import preset
 from trpl.rollouts import Collector, local_lanes
-from trpl.runs.trainer import make_collector
+from trpl.runs.environments import make_collector
 
 WAYS = ("threads", "processes")
 
@@ -209,6 +209,18 @@ def test_a_process_that_was_killed_is_named():
     processes.close()
 
 
+def test_an_error_in_a_process_is_told_once(recwarn, tmp_path, monkeypatch):
+    text = "import gymnasium, worlds\ngymnasium.register('Raises-v0', lambda **kw: worlds.Broken(fault='raises', **kw))"
+    (tmp_path / "raising.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    processes = collector("processes", num_envs=2, env_id="raising:Raises-v0")
+    with pytest.raises(FaultyEnvironmentError, match="step raised ZeroDivisionError: the motor is off") as found:
+        processes.collect(LinearActor(2, 1), num_steps=20, iteration=0)
+    processes.close()
+    assert not recwarn  # Gymnasium's, with the traceback in the process
+    assert "Traceback" in "".join(found.value.__notes__)
+
+
 def test_processes_leave_sigterm_to_the_run_and_end_with_it():
     """A batch system sends it to the whole process group; the run then ends its epoch and saves."""
     processes = collector("processes", num_envs=2)
@@ -229,10 +241,21 @@ def test_nobody_needs_to_close_processes_for_the_program_to_end():
     assert ended.stdout.strip() == "made"
 
 
-def test_processes_answer_in_turns_so_that_the_watchdog_sees_them_step():
-    processes = collector("processes", num_envs=1, env_id="Humanoid-v4")
-    processes.collect(LinearActor(376, 17), num_steps=5, iteration=0)  # less than a turn
+def test_processes_answer_in_turns_so_that_the_watchdog_sees_them_step(tmp_path, monkeypatch):
+    text = """
+import time, gymnasium, worlds
+
+class Sleeps(worlds.Counter):
+    def step(self, action):
+        time.sleep(0.1)
+        return super().step(action)
+
+gymnasium.register("Sleeps-v0", Sleeps)
+"""
+    (tmp_path / "sleeping.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    processes = collector("processes", num_envs=1, env_id="sleeping:Sleeps-v0")
     before = processes.lanes.position()
-    processes.collect(LinearActor(376, 17), num_steps=1000, iteration=1)
+    processes.collect(LinearActor(2, 1), num_steps=6, iteration=0)  # 0.6 seconds, a turn takes 0.2
     assert processes.lanes.position() > before
     processes.close()

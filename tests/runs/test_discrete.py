@@ -117,8 +117,9 @@ def test_an_entropy_that_no_policy_keeps_is_refused(task, options, most, tmp_pat
 def test_one_bound_is_for_policies_without_a_covariance():
     with pytest.raises(ConfigError, match="for one bound on the whole KL use method 'kl-joint'"):
         train(tiny.config("kl", bound=0.1), "unused", progress=False)
-    with pytest.raises(ConfigError, match=r"takes mean_bound and cov_bound .* or bound .*: given are mean_bound"):
+    with pytest.raises(ConfigError, match=r"takes mean_bound and cov_bound .* or bound .*: given are mean_bound$"):
         tiny.config("kl", "CartPole-v1", mean_bound=0.1)
+    assert tiny.config("kl-e", "CartPole-v1", mean_bound=0.1, cov_bound=0.2).whole_bound == pytest.approx(0.3)
     config = tiny.config("kl", mean_bound=0.2, cov_bound=0.1)
     layer = find("kl").algorithm(config, obs_size=2, head=CategoricalHead((3,), (0,)))
     assert layer.policy.head.words == "Categorical"

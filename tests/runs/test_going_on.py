@@ -141,6 +141,10 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(finished):
     assert evaluate_run(result.folder / "best").returns.tolist() == best["returns"]
     numbered = checkpoint_folders(result.folder)[0]
     assert evaluate_run(numbered).returns.tolist() == evaluate_run(result.folder).returns.tolist()
+    inside = {"checkpoints": folder.locate, "metrics.jsonl": folder.locate, "best": folder.read_config}
+    for within, look in inside.items():
+        with pytest.raises(RunError, match=rf"a run folder.*; its run is {result.folder}"):
+            look(result.folder / within)
     for look in (folder.locate, folder.read_config):
         with pytest.raises(RunError, match=rf"is not a run folder.*; a run in it is {result.folder}"):
             look(result.folder.parent)

@@ -8,7 +8,7 @@ import tiny
 from trpl.errors import ConfigError, RecordError, RunError
 from trpl.runs import folder as files
 from trpl.runs import records
-from trpl.runs.folder import default_folder
+from trpl.runs.folder import place_of
 from trpl.sweeps.plan import planned_runs
 
 
@@ -85,8 +85,8 @@ def test_no_name_of_a_task_leads_out_of_the_run_folder(env_id, tmp_path):
 
 @pytest.mark.parametrize("env_id", ["Hopper-v4", "trpl/Reacher5Sparse-v0", "my.module:space/Name-v0", "module:Name-v0"])
 def test_names_of_tasks_are_folders_below_runs(env_id):
-    folder = default_folder(tiny.config(env_id=env_id))
-    assert folder.parts[0] == "runs"
+    folder = place_of(tiny.config(env_id=env_id))
+    assert not folder.is_absolute()
     assert ".." not in folder.parts
 
 

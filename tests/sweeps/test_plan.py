@@ -67,6 +67,7 @@ def test_the_nearer_setting_is_stronger(tmp_path):
         ('method = ["kl"]', "method must be tables"),
         ("sedds = 1", "did you mean 'seeds'"),
         ("total_steps = 5", r"put it under \[settings\]"),
+        ("seed = 3", "did you mean 'seeds'"),
         ("[settings]\nlearning_rat = 1", "did you mean 'learning_rate'"),
         ("[settings]\nseed = 1", "use methods, tasks and seeds"),
         ('methods = ["k1"]\ntasks = ["A"]', "no method 'k1'"),
@@ -75,7 +76,7 @@ def test_the_nearer_setting_is_stronger(tmp_path):
         ('methods = ["kl"]', "has no tasks"),
         (
             'methods = ["ppo"]\ntasks = ["Ant-v4"]\n[settings]\nmean_bound = 0.1',
-            "mean_bound does not apply to method 'ppo'",
+            r"plan.toml, ppo Ant-v4: mean_bound does not apply to method 'ppo'",
         ),
         (
             'methods = ["kl"]\ntasks = ["Ant-v4"]\n[method.ppo]\nratio_clip = 0.3',

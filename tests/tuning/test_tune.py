@@ -1,10 +1,12 @@
 """Tuning: the search spaces, trials in step, and studies that are pruned, killed, shared and resumed."""
 
+import dataclasses
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -14,7 +16,7 @@ from typing import ClassVar
 import pytest
 
 from sweeping import SETTINGS, epochs, finish, trpl
-from trpl.errors import ConfigError, RunError
+from trpl.errors import ConfigError, MissingExtraError, RunError, UnknownEnvironmentError
 from trpl.methods import find, names
 from trpl.presets import preset
 from trpl.presets.tables import TABLES
@@ -169,7 +171,7 @@ def test_the_first_trial_is_the_papers_and_the_best_becomes_a_preset(tmp_path, f
     first, *others = study.get_trials()
     assert first.params["learning_rate"] == tuning.base.learning_rate
     assert len({trial.params["learning_rate"] for trial in others}) == 3
-    (tmp_path / "best.toml").write_text(tune.best_preset(study, tuning))
+    (tmp_path / "best.toml").write_text(tune.best_preset(study, tuning, study.best_trial))
     config = planned_runs(str(tmp_path / "best.toml"))[0].config
     assert config.learning_rate == max(trial.value for trial in study.get_trials())
     assert (config.total_steps, config.env_id) == (3 * 2048, "Pendulum-v1")
@@ -177,8 +179,6 @@ def test_the_first_trial_is_the_papers_and_the_best_becomes_a_preset(tmp_path, f
 
 
 def test_two_studies_cannot_meet_in_one_folder(tmp_path, fake):
-    import dataclasses
-
     first = tuning_in(tmp_path, num_trials=1)
     tune.open_study(first)
     tune.open_study(first)
@@ -216,15 +216,31 @@ def test_bad_trials_are_pruned_by_the_running_mean(tmp_path, fake):
     assert all(len(trial.intermediate_values) == 1 for trial in pruned)
 
 
-def test_training_that_breaks_down_is_pruned_and_said(tmp_path, fake):
+def test_training_that_breaks_down_is_pruned_and_said(tmp_path, fake, monkeypatch):
+    from trpl import cli
+    from trpl.tuning import session
+
     def breaks(config, epoch):
-        raise RunError("training broke down")
+        raise RunError("in epoch 3")
 
     fake(breaks)
     tuning = tuning_in(tmp_path, num_trials=2)
     tune.work(tuning)
     assert states(tuning)["pruned"] == 2
-    assert tune.open_study(tuning).get_trials()[0].user_attrs[tune.BROKEN] == "training broke down"
+    monkeypatch.setattr(session, "watch", lambda *_, **__: ([], None))
+    said = "training broke down in 2 of the pruned trials, in the last: in epoch 3"
+    assert said in session.summary(session.tune(tuning))
+    monkeypatch.setattr(session, "tune", lambda *_, **__: session.TuneResult({"pruned": 2}, None, None, ()))
+    assert cli.main(["tune", "kl", "Hopper-v4", "--trials", "1"]) == 1
+
+
+def test_an_environment_that_cannot_be_made_is_said_before_the_trials(tmp_path):
+    from trpl.tuning import session
+
+    tuning = dataclasses.replace(tuning_in(tmp_path / "out", num_trials=1), env_id="Pendulum-v7")
+    with pytest.raises(UnknownEnvironmentError, match="did you mean 'Pendulum-v1'"):
+        session.tune(tuning)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_stopped_trial_is_put_back_and_continues_in_its_folder(tmp_path, fake):
@@ -352,3 +368,10 @@ def test_no_database_is_said_in_one_line(tmp_path):
     with pytest.raises(RunError, match="cannot be used") as caught:
         tune.open_study(tuning)
     assert "secret" not in str(caught.value)
+
+
+def test_a_missing_driver_of_postgresql_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    tuning = tune.Tuning(method="kl", env_id="Hopper-v4", num_trials=1, storage="postgresql://me@here/db", out=tmp_path)
+    with pytest.raises(MissingExtraError, match=r"'psycopg': pip install \"trpl\[tune\]\""):
+        tune.open_study(tuning)

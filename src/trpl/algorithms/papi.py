@@ -193,4 +193,4 @@ def ascend(
 def with_head(policy: PolicyNetwork, weights: Weights, candidate: Candidate) -> Weights:
     """Write the candidate's mean head and covariance into `weights`."""
     weights = weights | {"mean/weight": candidate.head[:-1], "mean/bias": candidate.head[-1]}
-    return policy.settle(weights, candidate.shape)
+    return policy.set_shared(weights, candidate.shape)

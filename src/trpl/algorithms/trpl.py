@@ -87,7 +87,7 @@ def improve_through(
         )
         regressed = policy(state.policy, samples.observations)
         audited = regressed, project(regressed, samples.old)
-    state = state._replace(policy=policy.settle(state.policy, projected))
+    state = state._replace(policy=policy.set_shared(state.policy, projected))
 
     bounds = {name: getattr(layer, name, None) for name in ("mean_bound", "cov_bound", "bound")}
     report |= audit(layer, *audited, samples.old)

@@ -6,7 +6,6 @@ when one of its arrays arrives, so NumPy, PyTorch and JAX are each optional.
 """
 
 from trpl.engines.choice import (
-    MAX_SERIAL_SIZE,
     as_float,
     constants,
     engine_of,
@@ -27,7 +26,6 @@ from trpl.engines.for_torch import TorchEngine, torch_engine
 from trpl.engines.protocol import Engine, mT
 
 __all__ = [
-    "MAX_SERIAL_SIZE",
     "MIN_SIZE_FOR_TORCH",
     "NUMPY",
     "Engine",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from trpl.engines.shared import SHORT_ROW, Differentiable, powers, python_loop, recompute_selected
+from trpl.engines.shared import Differentiable, powers, python_loop, recompute_selected
 
 if TYPE_CHECKING:
     from jax import Array
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from trpl.engines.namespace import Namespace
     from trpl.engines.protocol import Engine, State, T
     from trpl.types import BoolArray
+
+
+SHORT_ROW = 256
+"""Length up to which XLA computes several sums faster in one loop than in vectorised loops of their own."""
 
 
 class JaxEngine(Differentiable["Array"]):
@@ -44,7 +48,7 @@ class JaxEngine(Differentiable["Array"]):
         num = len(found)
 
         def work(*arrays: Array) -> tuple:
-            return recompute_selected(self.xp.where, bad, careful, arrays[:num], arrays[num:])
+            return recompute_selected(self.xp.where, bad, careful, arrays[:num], *arrays[num:])
 
         return cast("State", self.branch(bad, work, lambda *arrays: arrays[:num], *found, *operands))
 
@@ -58,7 +62,7 @@ class JaxEngine(Differentiable["Array"]):
         independent: bool = False,
     ) -> State:
         if self.concrete:
-            return python_loop(unfinished, body, state, max_steps)
+            return python_loop(unfinished, body, state, max_steps=max_steps)
 
         state = varying(state, device_axes(state))
 
@@ -108,7 +112,7 @@ class JaxEngine(Differentiable["Array"]):
     def lower(self, x: Array) -> Array:
         return self.jnp.tril(self.jnp.ones(x.shape[-2:], dtype=x.dtype))
 
-    def solve_triangular(self, a: Array, b: Array, *, transpose: bool = False) -> Array:
+    def solve_triangular(self, a: Array, b: Array, *, transpose: bool = False, lower: bool = False) -> Array:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (self.jnp.broadcast_to(z, batch + z.shape[-2:]) for z in (a, b))
         return self.jax.lax.linalg.triangular_solve(a.mT, b.mT, left_side=False, transpose_a=transpose).mT

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from trpl.engines.shared import DIRECT, Differentiable, powers, python_loop, recompute_indexed, recompute_selected
+from trpl.engines.shared import Differentiable, powers, python_loop, recompute_indexed, recompute_selected
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,10 +19,27 @@ if TYPE_CHECKING:
     from trpl.types import BoolArray
 
 
+DIRECT = (
+    *("abs", "clip", "exp", "expm1", "isfinite", "log", "log1p", "maximum", "minimum", "ones_like", "sqrt", "sum"),
+    *("where", "zeros_like"),
+)
+"""Functions that PyTorch has under the standard's name, called without a wrapper's overhead."""
+
+
+def solve_lower(a: Tensor, b: Tensor, *, transpose: bool = False, lower: bool = False) -> Tensor:
+    """Solve from the right, with transposed arrays, which are in LAPACK's order already: nothing is copied.
+
+    LAPACK has no use for a `lower` triangular b.
+    """
+    factor = a if transpose else a.mT
+    return sys.modules["torch"].linalg.solve_triangular(factor, b.mT, upper=not transpose, left=False).mT
+
+
 class TorchEngine(Differentiable["Tensor"]):
     """PyTorch's operations: eager, or under `torch.compile`, `torch.func.vmap`, meta and fake tensors."""
 
     name = "PyTorch"
+    solve_triangular = staticmethod(solve_lower)
 
     def __init__(self, *, concrete: bool) -> None:
         import array_api_compat.torch
@@ -41,8 +58,8 @@ class TorchEngine(Differentiable["Tensor"]):
 
     def recompute(self, bad: BoolArray, careful: Callable[..., State], found: State, *operands: object) -> State:
         if self.concrete:
-            return recompute_indexed(bad, careful, found, operands)
-        return recompute_selected(self.xp.where, bad, careful, found, operands)
+            return recompute_indexed(bad, careful, found, *operands)
+        return recompute_selected(self.xp.where, bad, careful, found, *operands)
 
     def loop(
         self,
@@ -54,7 +71,7 @@ class TorchEngine(Differentiable["Tensor"]):
         independent: bool = False,
     ) -> State:
         if self.concrete:
-            return python_loop(unfinished, body, state, max_steps, independent)
+            return python_loop(unfinished, body, state, max_steps=max_steps, independent=independent)
         if not self.torch.compiler.is_compiling():  # under `vmap` values are not concrete, so do every step
             for _ in range(max_steps):
                 state = body(*state)
@@ -95,9 +112,6 @@ class TorchEngine(Differentiable["Tensor"]):
     def lower(self, x: Tensor) -> Tensor:
         return self.torch.ones(x.shape[-2:], dtype=x.dtype, device=x.device).tril()
 
-    def solve_triangular(self, a: Tensor, b: Tensor, *, transpose: bool = False) -> Tensor:
-        return solve_lower(a, b, transpose=transpose)
-
     def cholesky(self, a: Tensor) -> Tensor:
         factor, info = self.torch.linalg.cholesky_ex(a)
         failed = info > 0
@@ -105,12 +119,6 @@ class TorchEngine(Differentiable["Tensor"]):
 
     def qr_r(self, a: Tensor) -> Tensor:
         return self.torch.linalg.qr(a, mode="r")[1]
-
-
-def solve_lower(a: Tensor, b: Tensor, *, transpose: bool) -> Tensor:
-    """Solve from the right, with transposed arrays, which are in LAPACK's order already: nothing is copied."""
-    factor = a if transpose else a.mT
-    return sys.modules["torch"].linalg.solve_triangular(factor, b.mT, upper=not transpose, left=False).mT
 
 
 _TORCH: list[Engine] = []  # traced and eager, once made; Dynamo would trace through `functools.cache`

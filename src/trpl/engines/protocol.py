@@ -143,12 +143,32 @@ class Engine(Protocol[A]):
         """Return a mask, 1 on and below the diagonal; multiplying by it is much faster than a batched `tril`."""
         ...
 
-    def solve_triangular(self, a: A, b: A, *, transpose: bool = False) -> A:
-        """Compute a⁻¹b for lower triangular a, or a⁻ᵀb; leading axes broadcast."""
+    def solve_triangular(self, a: A, b: A, *, transpose: bool = False, lower: bool = False) -> A:
+        """Compute a⁻¹b for lower triangular a, or a⁻ᵀb; leading axes broadcast. `lower`: b is lower triangular too."""
+        ...
+
+    def lower_product(self, a: A, b: A) -> A:
+        """Compute ab for lower triangular matrices; leading axes broadcast."""
         ...
 
     def cholesky(self, a: A) -> A:
         """Return the lower Cholesky factor; NaN, rather than an exception, where `a` is not positive definite."""
+        ...
+
+    def svd(self, x: A) -> tuple[A, A, A]:
+        """Compute U, σ and Vᵀ, without the columns of U beyond x's; NaN for a matrix that is not finite."""
+        ...
+
+    def svdvals(self, x: A) -> A:
+        """Compute the singular values; NaN for a matrix that is not finite."""
+        ...
+
+    def eigh(self, x: A) -> tuple[A, A]:
+        """Compute the eigenvalues and eigenvectors of symmetric matrices; NaN for a matrix that is not finite."""
+        ...
+
+    def eigvalsh(self, x: A) -> A:
+        """Compute the eigenvalues of symmetric matrices; NaN for a matrix that is not finite."""
         ...
 
     def qr_r(self, a: A, /) -> A:

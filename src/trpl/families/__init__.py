@@ -61,7 +61,7 @@ def kl(p: Policy[A], q: Policy[A]) -> A:
     Raises:
         ValueError: If the types, or the numbers of actions or classes, differ.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from trpl import DiagGaussian, kl
         >>> old = DiagGaussian(np.zeros((3, 2)), np.ones(2))
@@ -83,7 +83,7 @@ def entropy(p: Policy[A]) -> A:
     Returns:
         One number per state; for Gaussians one per covariance (a single number if the batch shares it).
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from trpl import DiagGaussian, entropy
         >>> float(entropy(DiagGaussian(np.zeros((4, 2)), np.ones(2))).round(4))
@@ -103,7 +103,7 @@ def log_prob(p: Policy[A], x: A | Sequence[A]) -> A:
     Returns:
         One number per state.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from trpl import DiagGaussian, log_prob
         >>> log_prob(DiagGaussian(np.zeros((3, 2)), np.ones(2)), np.zeros((3, 2))).round(4)

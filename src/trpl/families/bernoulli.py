@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from trpl.engines import constants
+from trpl.engines import constants, values_of
 from trpl.errors import ConvergenceError
 from trpl.families.checks import check_finite
 from trpl.families.interpolated import Vectors
@@ -41,7 +41,7 @@ class Bernoulli(NamedTuple, Generic[A_co]):
 
     @property
     def arrays(self) -> tuple[A_co, ...]:
-        """What a projection moves: the logits."""
+        """The arrays that a projection changes: the logits."""
         return tuple(self)
 
     def detached(self) -> Bernoulli[A_co]:
@@ -81,6 +81,9 @@ class BernoulliFamily(Vectors[Bernoulli]):
 
     def log_prob(self, e: Engine, p: Bernoulli, x: Array) -> PerState:
         """Compute log σ(l) for each 1 of x, log σ(−l) for each 0."""
+        seen = values_of(x)
+        if seen is not None and not ((seen == 0) | (seen == 1)).all():
+            raise ValueError(f"actions are 0 or 1; one is {seen[(seen != 0) & (seen != 1)][0]:g}")
         chosen = e.xp.astype(x, p.logits.dtype) if x.dtype != p.logits.dtype else x
         return -e.xp.sum(chosen * softplus(e, -p.logits) + (1.0 - chosen) * softplus(e, p.logits), axis=-1)
 

@@ -44,7 +44,7 @@ class Beta(NamedTuple, Generic[A_co]):
 
     @property
     def arrays(self) -> tuple[A_co, ...]:
-        """What a projection moves: α and β."""
+        """The arrays that a projection changes: α and β."""
         return tuple(self)
 
     def detached(self) -> Beta[A_co]:

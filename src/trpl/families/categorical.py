@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from trpl.engines import constants, values_of
 from trpl.errors import ConvergenceError
+from trpl.families.checks import num_states
 from trpl.families.interpolated import Vectors
 from trpl.families.protocol import register
 from trpl.natural.categorical import LARGE_EXPONENT, CategoricalPath, log_sum_exp
@@ -25,7 +26,7 @@ class Categorical(NamedTuple, Generic[A_co]):
     Args:
         logits: `[*batch, num_classes]`: log-probabilities up to a constant per state. −inf forbids a class.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from trpl import Categorical, kl
         >>> old = Categorical(np.log([[0.5, 0.5], [0.5, 0.5]]))
@@ -47,7 +48,7 @@ class Categorical(NamedTuple, Generic[A_co]):
 
     @property
     def arrays(self) -> tuple[A_co, ...]:
-        """What a projection moves: the logits."""
+        """The arrays that a projection changes: the logits."""
         return tuple(self)
 
     def detached(self) -> Categorical[A_co]:
@@ -87,12 +88,12 @@ class CategoricalFamily(Vectors[Categorical]):
                 raise ValueError(f"{name}.logits has {count} entries that are NaN or +inf; −inf forbids a class")
             empty = int(e.xp.sum(e.xp.max(p.logits, axis=-1) == -math.inf)) if 0 not in p.logits.shape else 0
             if empty:
-                raise ValueError(f"{name}.logits forbids every class in {empty} states")
+                raise ValueError(f"{name}.logits forbids every class in {num_states(empty)}")
         lost = e.xp.max((predicted.logits == -math.inf) & (old.logits > -math.inf), axis=-1)
         count = int(e.xp.sum(lost))
         if count:
             raise ValueError(
-                f"predicted forbids classes that old allows in {count} states, which a bound on the KL to old may "
+                f"predicted forbids classes that old allows in {num_states(count)}, which a bound on the KL to old may "
                 "rule out; give both policies the same mask"
             )
 
@@ -117,8 +118,8 @@ class CategoricalFamily(Vectors[Categorical]):
         q_weight = xp.exp(log_q)
         heavy = xp.exp(log_p) * (t - 1.0) + q_weight
         terms = xp.where(both, xp.where(light, q_weight * (t + t * grown - grown), heavy), 0.0)
-        rest = xp.where(has_q & ~has_p, q_weight, xp.where(has_p & ~has_q, math.inf, 0.0))
-        return xp.sum(terms + rest, axis=-1)
+        lost = xp.where(has_q & ~has_p, q_weight, 0.0)
+        return xp.sum(terms + xp.where(has_p & ~has_q, math.inf, lost), axis=-1)
 
     def entropy(self, e: Engine, p: Categorical) -> PerState:
         """Compute −Σ p log p; a class of probability 0 contributes nothing."""

@@ -16,6 +16,11 @@ def dtype_name(x: Array) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
+def num_states(count: int) -> str:
+    """Write a number of states: "1 state", "2 states"."""
+    return f"{count} state{'s' * (count != 1)}"
+
+
 def check_arrays(name: str, fields: list[tuple[str, Any]]) -> None:
     """Refuse anything but arrays of floats of one framework and dtype.
 

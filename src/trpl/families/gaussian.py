@@ -10,14 +10,14 @@ from trpl.errors import ConvergenceError
 from trpl.families.checks import check_arrays, check_finite, dtype_name
 from trpl.families.protocol import Held, Policy, register
 from trpl.gaussians import density, distances
-from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts
+from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
 from trpl.implicit import Like, Saved, Solved
 from trpl.natural.gaussian import DiagPath, FullPath
 from trpl.projections.joint_kl import gradient, solution
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import Array, PerState, Vector
+    from trpl.types import Array, PerState
 
 TINY = 1e-12
 """Standard deviations above this are not compared with the old policy's at the door."""
@@ -30,6 +30,9 @@ class GaussianFamily:
     """Gaussians with diagonal or full covariances."""
 
     full: bool
+    entropy = staticmethod(density.entropy)
+    log_prob = staticmethod(density.log_prob)
+    kl_parts = staticmethod(distances.kl_parts)
 
     @property
     def words(self) -> str:
@@ -134,18 +137,9 @@ class GaussianFamily:
         mean, cov = distances.kl_parts(e, p, q)
         return mean + cov
 
-    def kl_parts(self, e: Engine, p: Gaussian, q: Gaussian) -> Parts:
-        return distances.kl_parts(e, p, q)
-
     def penalty(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
         """Compute KL(p‖q), of a shared covariance only the mean part: it is set to its projection, not regressed."""
         return 0.5 * distances.mahalanobis(e, p, q) if p.shares_covariance else self.kl(e, p, q)
-
-    def entropy(self, e: Engine, p: Gaussian) -> PerState:
-        return density.entropy(e, p)
-
-    def log_prob(self, e: Engine, p: Gaussian, x: Vector) -> PerState:
-        return density.log_prob(e, p, x)
 
     def split_action(self, p: Gaussian, x: Array) -> tuple[Array, Array]:
         return x[..., : p.dim], x[..., p.dim :]

@@ -33,10 +33,6 @@ class Interpolated:
         whole = cast("Family", self).kl(e, p, q)
         return Parts(whole, e.xp.zeros_like(whole))
 
-    def penalty(self, e: Engine, p: Policy, q: Policy) -> PerState:
-        """Compute KL(p‖q)."""
-        return cast("Family", self).kl(e, p, q)
-
     def residuals(self, held: Held) -> tuple[Like, ...]:
         """Return the shapes of s and, with an entropy, of τ and the active constraints."""
         return self._projection(held).residuals()
@@ -84,6 +80,10 @@ class Vectors(Interpolated, Generic[P]):
     def make(self, arrays: Sequence[Array], like: Policy | None = None) -> P:
         """Return the policy with these arrays."""
         return cast("P", self.policy._make(arrays))
+
+    def penalty(self, e: Engine, p: P, q: P) -> PerState:
+        """Compute KL(p‖q)."""
+        return cast("Family", self).kl(e, p, q)
 
     def split_action(self, p: P, x: Array) -> tuple[Array, Array]:
         """Split off a number per component from the last axis of a product's action."""

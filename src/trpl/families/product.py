@@ -23,7 +23,7 @@ X = TypeVar("X")
 
 
 class Product(NamedTuple, Generic[A_co]):
-    """Independent parts, each a policy value: categoricals of any sizes, a Gaussian beside a categorical, ….
+    """Independent parts, each a policy value: a Gaussian beside a categorical, for example.
 
     Args:
         parts: The policies, all of the same batch of states.
@@ -38,7 +38,7 @@ class Product(NamedTuple, Generic[A_co]):
 
     @property
     def arrays(self) -> tuple[A_co, ...]:
-        """What a projection moves: the arrays of all parts, one after another."""
+        """The arrays that a projection changes: those of all parts, one after another."""
         return tuple(x for p in self.parts for x in p.arrays)
 
     def detached(self) -> Product[A_co]:
@@ -121,6 +121,11 @@ class ProductFamily(Interpolated):
     def kl(self, e: Engine, p: Product, q: Product) -> PerState:
         both = zip(self.families, p.parts, q.parts, strict=True)
         return total(family.kl(e, own, other) for family, own, other in both)
+
+    def penalty(self, e: Engine, p: Product, q: Product) -> PerState:
+        """Compute the sum of the parts' penalties."""
+        both = zip(self.families, p.parts, q.parts, strict=True)
+        return total(family.penalty(e, own, other) for family, own, other in both)
 
     def entropy(self, e: Engine, p: Product) -> PerState:
         """Compute the sum of the parts' entropies, differential and discrete alike."""

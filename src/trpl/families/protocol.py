@@ -29,7 +29,7 @@ class Policy(Protocol[A_co]):
 
     @property
     def arrays(self) -> tuple[A_co, ...]:
-        """What a projection moves, in a fixed order."""
+        """The arrays that a projection changes, in a fixed order."""
         ...
 
     @property

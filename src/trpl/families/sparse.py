@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trpl.engines import constants, engine_of, values_of
 from trpl.families.categorical import CATEGORICAL, Categorical
-from trpl.families.checks import check_arrays
+from trpl.families.checks import check_arrays, num_states
 from trpl.families.interpolated import Interpolated
 from trpl.families.protocol import Held, Policy, register
 from trpl.implicit import Saved, Solved
@@ -57,7 +57,7 @@ class SparseCategorical(NamedTuple, Generic[A_co]):
 
     @property
     def arrays(self) -> tuple[A_co, ...]:
-        """What a projection moves: the log-probabilities."""
+        """The arrays that a projection changes: the log-probabilities."""
         return (self.log_probs,)
 
     def detached(self) -> SparseCategorical[A_co]:
@@ -72,6 +72,8 @@ class SparseCategorical(NamedTuple, Generic[A_co]):
 @dataclass(frozen=True)
 class SparseFamily(Interpolated):
     """The categorical family over kept ids and rest; the ids never change and are dropped while computing."""
+
+    accept = staticmethod(CATEGORICAL.accept)
 
     @property
     def words(self) -> str:
@@ -117,16 +119,17 @@ class SparseFamily(Interpolated):
             count = int(e.xp.sum(e.xp.abs(log_sum_exp(e, p.log_probs)) > LARGEST_EXCESS))
             if count:
                 raise ValueError(
-                    f"the probabilities of {name}, kept ids and rest, do not sum to 1 in {count} states; log_probs are "
-                    "log-probabilities over the vocabulary, not logits"
+                    f"the probabilities of {name}, kept ids and rest, do not sum to 1 in {num_states(count)}; "
+                    "log_probs are log-probabilities over the vocabulary, not logits"
                 )
-
-    def accept(self, e: Engine, projected: Sequence[Array | None]) -> None:
-        CATEGORICAL.accept(e, projected)
 
     def kl(self, e: Engine, p: SparseCategorical, q: SparseCategorical) -> PerState:
         """Compute the KL over kept ids and rest, a lower bound on that over the vocabulary; both keep the same ids."""
         return CATEGORICAL.kl(e, p.lumped, q.lumped)
+
+    def penalty(self, e: Engine, p: SparseCategorical, q: SparseCategorical) -> PerState:
+        """Compute KL(p‖q)."""
+        return self.kl(e, p, q)
 
     def entropy(self, e: Engine, p: SparseCategorical) -> PerState:
         """Compute the entropy over kept ids and rest, a lower bound on the entropy over the vocabulary."""
@@ -134,7 +137,7 @@ class SparseFamily(Interpolated):
 
     def log_prob(self, e: Engine, p: SparseCategorical, x: Array) -> PerState:
         """Return the log-probability of token x, which must be kept: of the others only the sum is known."""
-        here = p.ids == x[..., None]
+        here = (p.ids == x[..., None]) & (x >= 0)[..., None]  # −1 marks unused places
         kept = e.xp.any(here, axis=-1)
         seen = values_of(kept)
         if seen is not None and not seen.all():

@@ -97,7 +97,7 @@ def kl_parts(p: Gaussian[A], q: Gaussian[A]) -> Parts[A]:
     Raises:
         ValueError: If the two are of different types.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from trpl import DiagGaussian, kl_parts
         >>> parts = kl_parts(DiagGaussian(np.ones((2, 3)), np.full(3, 0.5)), DiagGaussian(np.zeros((2, 3)), np.ones(3)))
@@ -132,15 +132,16 @@ def wasserstein_parts(p: Gaussian[A], q: Gaussian[A], *, scaled: bool = True, fo
         p: The new policy.
         q: The old policy, of the same type.
         scaled: Whether both parts are in units of Σ_q, as in the projections.
-        form: "commuting", as in the paper, exact if the covariances commute; or "exact". Diagonal ones commute.
+        form: "commuting", as in the paper: the distance if the covariances commute, as diagonal ones do. "exact": the
+            distance for any two covariances.
 
     Returns:
-        The mean part, Mahalanobis or |μ_p − μ_q|², and the covariance part.
+        The mean part, the squared Mahalanobis distance (|μ_p − μ_q|² unless scaled), and the covariance part.
 
     Raises:
         ValueError: If the two are of different types.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from trpl import DiagGaussian, wasserstein_parts
         >>> wasserstein_parts(DiagGaussian(np.ones(2), np.full(2, 0.5)), DiagGaussian(np.zeros(2), np.ones(2)))
@@ -159,12 +160,12 @@ def frobenius_parts(p: Gaussian[A], q: Gaussian[A], *, whitened: bool = False) -
         whitened: Whether the difference of covariances is whitened by q.
 
     Returns:
-        The Mahalanobis distance of the means, and ‖Σ_p − Σ_q‖²_F or ‖L_q⁻¹(Σ_p − Σ_q)L_q⁻ᵀ‖²_F.
+        The squared Mahalanobis distance of the means, and ‖Σ_p − Σ_q‖²_F or ‖L_q⁻¹(Σ_p − Σ_q)L_q⁻ᵀ‖²_F.
 
     Raises:
         ValueError: If the two are of different types.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from trpl import DiagGaussian, frobenius_parts
         >>> frobenius_parts(DiagGaussian(np.ones(2), np.full(2, 0.5)), DiagGaussian(np.zeros(2), np.ones(2)))

@@ -51,7 +51,7 @@ def kl_of_scales(e: Engine, p: Scale, q: Scale, *, full: bool) -> PerState:
     if not full:
         excess = (p - q) / q
         return xp.sum(0.5 * excess * excess + (excess - e.log_ratio(p, q)), axis=-1)
-    return kl_of_excess(e, e.solve_triangular(q, p - q), p, q)
+    return kl_of_excess(e, e.solve_triangular(q, p - q, lower=True), p, q)
 
 
 def kl_of_excess(e: Engine, excess: Matrix, p: Matrix, q: Matrix) -> PerState:
@@ -86,10 +86,10 @@ def wasserstein_cov(e: Engine, p: Gaussian, q: Gaussian, *, scaled: bool = True,
         change = change / q.scale if scaled else change
         return e.vecdot(change, change)
     if form == "exact" and not scaled:
-        u, _, vt = e.xp.linalg.svd(e.constant(mT(q.scale) @ p.scale), full_matrices=False)
+        u, _, vt = e.svd(e.constant(mT(q.scale) @ p.scale))
         change = p.scale - q.scale @ (u @ vt)  # a minimum over rotations, so their own derivative drops out
     elif form == "exact":
-        ratio = e.solve_triangular(q.scale, p.scale)
+        ratio = e.solve_triangular(q.scale, p.scale, lower=True)
         change = symmetric_root(ratio) - e.eye(ratio)
     else:
         root = symmetric_root(q.scale)
@@ -123,7 +123,7 @@ def cov_difference(e: Engine, p: Scale, q: Scale, *, full: bool, whitened: bool)
         difference = (p - q) * (p + q)
         return difference / (q * q) if whitened else difference
     if whitened:
-        excess = e.solve_triangular(q, p - q)
+        excess = e.solve_triangular(q, p - q, lower=True)
         return excess + mT(excess) + excess @ mT(excess)
     change = p - q
     return change @ mT(p) + q @ mT(change)

@@ -18,7 +18,7 @@ class DiagGaussian(NamedTuple, Generic[A_co]):
         mean: `[*batch, dim]`.
         std: `[*batch, dim]`, or `[dim]` for one covariance shared by the whole batch; positive.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> DiagGaussian(np.zeros((32, 3)), np.ones((32, 3))).dim
         3
@@ -60,7 +60,7 @@ class DiagGaussian(NamedTuple, Generic[A_co]):
 
     @property
     def arrays(self) -> tuple[A_co, ...]:
-        """What a projection moves: mean and standard deviations."""
+        """The arrays that a projection changes: mean and standard deviations."""
         return tuple(self)
 
     def detached(self) -> DiagGaussian[A_co]:
@@ -80,7 +80,7 @@ class FullGaussian(NamedTuple, Generic[A_co]):
         chol: Lower triangular with a positive diagonal, `[*batch, dim, dim]`, or `[dim, dim]` for one covariance shared
             by the whole batch.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> FullGaussian(np.zeros((32, 3)), np.eye(3)).shares_covariance
         True
@@ -122,7 +122,7 @@ class FullGaussian(NamedTuple, Generic[A_co]):
 
     @property
     def arrays(self) -> tuple[A_co, ...]:
-        """What a projection moves: mean and Cholesky factor."""
+        """The arrays that a projection changes: mean and Cholesky factor."""
         return tuple(self)
 
     def detached(self) -> FullGaussian[A_co]:

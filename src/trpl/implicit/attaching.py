@@ -74,22 +74,14 @@ def checked_solve(problem: Problem, e: Engine, inputs: Sequence[Array], *, whole
     The maths expects infinities and NaN, so NumPy's warnings about them are off here.
     """
     try:
-        if e is NUMPY:
-            with np.errstate(all="ignore"):
-                return _checked_solve(problem, e, inputs, whole)
-        return _checked_solve(problem, e, inputs, whole)
+        with np.errstate(all="ignore"):
+            if problem.check:
+                problem.admit(e, *inputs)
+            solved = problem.solve(e, *inputs, whole=whole)
+            if problem.check and solved is not None:
+                problem.accept(e, *solved.outputs)
+            return solved
     except (np.linalg.LinAlgError, RuntimeError) as error:
         if isinstance(error, ConvergenceError) or type(error).__name__ not in ("LinAlgError", "_LinAlgError"):
             raise
-        raise ConvergenceError(
-            f"a decomposition failed: the covariances are too ill-conditioned, or not finite ({error})"
-        ) from error
-
-
-def _checked_solve(problem: Problem, e: Engine, inputs: Sequence[Array], whole: bool) -> Solved | None:
-    if problem.check:
-        problem.admit(e, *inputs)
-    solved = problem.solve(e, *inputs, whole=whole)
-    if problem.check and solved is not None:
-        problem.accept(e, *solved.outputs)
-    return solved
+        raise ConvergenceError(f"a decomposition failed: the covariances are too ill-conditioned ({error})") from error

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trpl.families import Policy, SparseCategorical, family_of, is_policy, kl, log_prob
+from trpl.families import Categorical, Policy, SparseCategorical, family_of, is_policy, kl, log_prob
 from trpl.integrations.distributions import matching, split
 from trpl.types import cast
 
@@ -28,7 +28,7 @@ class KLAudit(NamedTuple):
         mean: The mean over the states.
         max: The maximum over the states.
         share_above: The share of states above the bound; None without one.
-        estimate: PPO's: the mean of (ratio − 1) − log ratio over the actions taken; None without actions.
+        estimate: PPO's estimate, the mean of (ratio − 1) − log ratio over the actions taken; None without actions.
         states: KL(new ‖ old) of every state, flat.
     """
 
@@ -81,8 +81,8 @@ def exact_kl(
     """Compute KL(new ‖ old) in every state.
 
     Args:
-        new: The policy after the update on the states of the rollout: a distribution, or a policy value.
-        old: The policy that collected them; take it with `read` before the update.
+        new: The policy after the update, at the states of the rollout: a distribution, or a policy value.
+        old: The policy that collected the rollout, at the same states; copy it with `read` before the update.
         bound: Count the states above this.
         actions: The actions taken (before squashing), for PPO's estimate.
         weights: 0 for states to leave out, 1 for the others: for padded recurrent batches.
@@ -91,7 +91,7 @@ def exact_kl(
         Mean, maximum, share above the bound, estimate, and every state's divergence.
 
     Raises:
-        ValueError: If a policy is of no known family, or the two do not match.
+        ValueError: If a policy is of no known family, the two do not match, or there is not one action per state.
     """
     states, estimates = divergences(new, old, actions=actions)
     if weights is not None:
@@ -119,7 +119,7 @@ def divergences(new: object, old: object, *, actions: object = None) -> Divergen
         The measurements.
 
     Raises:
-        ValueError: If a policy is of no known family, or the two do not match.
+        ValueError: See `exact_kl`.
     """
     if not is_policy(new) and not is_policy(old):  # what `read` returned is the policy inside of any bijections
         matching(split(new), old, "old", first="new")
@@ -127,10 +127,15 @@ def divergences(new: object, old: object, *, actions: object = None) -> Divergen
     if type(p) is not type(q):
         raise ValueError(f"new is a {family_of(p).words} and old a {family_of(q).words}: they must be of one kind")
     family_of(p).check_pair("new", p, q)
-    states = np.ravel(cast("np.ndarray", kl(p, q)))
+    every = cast("np.ndarray", kl(p, q))
+    states = np.ravel(every)
     if actions is None:
         return Divergences(states, None)
     taken = _constant(actions)
+    num_axes = 0 if isinstance(p, Categorical | SparseCategorical) else 1  # of one action
+    if taken.shape[: taken.ndim - num_axes] != every.shape:
+        kind = "vector" if num_axes else "whole number"
+        raise ValueError(f"actions {taken.shape} for states {every.shape}: needs one per state, and each is a {kind}")
     log_ratio = np.ravel(cast("np.ndarray", log_prob(p, taken) - log_prob(q, taken)))
     return Divergences(states, np.expm1(log_ratio) - log_ratio)
 

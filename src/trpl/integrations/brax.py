@@ -44,8 +44,8 @@ def trust_region(
     """Train Brax's PPO through a trust-region layer inside the context.
 
     The old policy is the one whose parameters Brax stores with each transition. A shared standard deviation is pulled
-    to its projection like the mean, since Brax's loop has no hook to set it. Squashed policies are projected before the
-    tanh, which is exact for the KL.
+    towards its projection like the mean, since Brax's loop has no place to set it. Squashed policies are projected
+    before the tanh, which is exact for the KL.
 
     Args:
         projection: "kl", "w2", "frobenius", or "kl-joint" with one bound, the sum of the two.
@@ -54,6 +54,9 @@ def trust_region(
         regression_weight: Weight α of the penalty that pulls the network to its projection.
         min_entropy: A lower bound on the entropy of the Gaussian (before a tanh), per action dimension.
         **projection_kwargs: Further arguments of the layer, such as `form` or `whitened`.
+
+    Yields:
+        None: call `ppo.train` inside the context.
 
     Raises:
         ValueError: If the projection is unknown, or a bound or the weight is out of range.

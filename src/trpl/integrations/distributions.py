@@ -2,10 +2,10 @@
 
     projected = project(KLProjection(0.03, 1e-3), predicted, old)        # of the same type as `predicted`
 
-Distributions are recognised by their attributes, so no library is imported here. A bijection, tanh for example, leaves
-every KL unchanged: with y = f(x), the densities of two policies at y share the Jacobian, which cancels in their ratio.
-So projecting the base policy is exact for the squashed one too, in KL. The other metrics and the entropy are those of
-the base policy.
+Distributions are recognised by their names and attributes, so no library is imported here. A bijection, tanh for
+example, leaves every KL unchanged: with y = f(x), the densities of two policies at y share the Jacobian, which cancels
+in their ratio. So projecting the base policy is exact for the squashed one too, in KL, if f is the same for both. The
+other metrics and the entropy are those of the base policy.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Split(NamedTuple, Generic[A_co]):
     Attributes:
         policy: The policy value.
         rebuild: Makes the distribution with another policy inside.
-        bijections: The types of the bijections around the policy.
+        bijections: The bijections around the policy: PyTorch's affine ones, and the types of all others.
         parts: Those of a composite distribution, by the keys of their actions.
     """
 
     policy: Policy[A_co]
     rebuild: Callable[[Policy], Any]
-    bijections: tuple[type, ...]
+    bijections: tuple[Any, ...]
     parts: Mapping[Any, Split[A_co]] = {}
 
     @property
@@ -100,8 +100,11 @@ def matching(inside: Split, other: Any, name: str, *, first: str = "predicted") 
     """
     found = split(other)
     if found.bijections != inside.bijections:
-        kinds = [", ".join(kind.__name__ for kind in p.bijections) or "none" for p in (inside, found)]
-        raise ValueError(f"{first} and {name} must be transformed alike; the bijections are {' and '.join(kinds)}")
+        kinds = [", ".join(getattr(x, "__name__", repr(x)) for x in p.bijections) or "none" for p in (inside, found)]
+        raise ValueError(
+            f"{first} and {name} must be transformed alike, by the same numbers; the bijections are "
+            f"{' and '.join(kinds)}"
+        )
     return found.policy
 
 
@@ -122,25 +125,20 @@ def split(p: Any) -> Split:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(p, torch.distributions.Distribution):
         return _split_composite(p) if hasattr(p, "dists") else _split_torch(p, torch.distributions)
-    parameters = getattr(p, "parameters", None)
-    if isinstance(parameters, dict) and hasattr(p, "copy"):  # TensorFlow Probability
-        if parameters.get("scale_diag") is not None:
-            diag = DiagGaussian(p.loc, parameters["scale_diag"])
-            return Split(diag, lambda g: p.copy(loc=g.mean, scale_diag=g.std), ())
-        if parameters.get("scale_tril") is not None:
-            full = FullGaussian(p.loc, parameters["scale_tril"])
-            return Split(full, lambda g: p.copy(loc=g.mean, scale_tril=g.chol), ())
-    elif hasattr(p, "scale_diag"):  # Distrax
-        return Split(DiagGaussian(p.loc, p.scale_diag), lambda g: type(p)(loc=g.mean, scale_diag=g.std), ())
-    elif hasattr(p, "scale_tri"):
-        return Split(FullGaussian(p.loc, p.scale_tri), lambda g: type(p)(loc=g.mean, scale_tri=g.chol), ())
-    if type(p).__name__ in ("Categorical", "OneHotCategorical"):  # both
-        return Split(Categorical(_logits(p)), lambda policy: type(p)(logits=policy.logits), ())
-    if hasattr(p, "distribution"):  # both: Independent, Transformed
+    kind = type(p).__name__
+    if kind in GAUSSIANS:
+        make, name = GAUSSIANS[kind]
+        given = getattr(p, "parameters", None)  # TensorFlow Probability's
+        gaussian = make(p.loc, getattr(p, name) if given is None else given[name])
+        again = type(p) if given is None else p.copy
+        return Split(gaussian, lambda g: again(loc=g.mean, **{name: g.scale}), ())
+    if kind in ("Categorical", "OneHotCategorical"):
+        return Split(Categorical(_logits(p)), lambda policy: type(p)(logits=policy.logits, dtype=p.dtype), ())
+    if hasattr(p, "distribution") and not kind.startswith("MultivariateNormal"):  # these have their scale in a bijector
         return _split_wrapper(p)
     raise ValueError(
-        f"cannot find a policy with its event dimension in {type(p).__name__}: known are MultivariateNormal with "
-        "scale_diag or scale_tril, Categorical, OneHotCategorical, Independent(Normal, Bernoulli or Beta), and "
+        f"cannot find a policy with its event dimension in {kind}: known are MultivariateNormal with a diagonal or "
+        "triangular scale, Categorical, OneHotCategorical, Independent(Normal, Bernoulli or Beta), and "
         "bijections of these"
     )
 
@@ -159,9 +157,15 @@ def _split_torch(p: Any, distributions: Any) -> Split:
         return Split(
             inner.policy,
             lambda g: distributions.TransformedDistribution(inner.rebuild(g), transforms, validate_args=False),
-            (*inner.bijections, *map(type, transforms)),
+            (*inner.bijections, *(x if _has_numbers(x, distributions) else type(x) for x in transforms)),
         )
     return Split(*open_distribution(p, "the distribution"), ())
+
+
+def _has_numbers(transform: Any, distributions: Any) -> bool:
+    """Tell whether a transform is affine, so that two may differ; compiled code cannot look."""
+    affine = isinstance(transform, distributions.AffineTransform)
+    return affine and not sys.modules["torch"].compiler.is_compiling()
 
 
 def _split_composite(p: Any) -> Split:
@@ -194,11 +198,13 @@ def _split_wrapper(p: Any) -> Split:
             f"it holds a {kind} with {num_dims}"
         )
     policy, names = COMPONENTS[kind](inner)
-    return Split(
-        policy,
-        lambda found: type(p)(type(inner)(**dict(zip(names, found, strict=True))), reinterpreted_batch_ndims=1),
-        (),
-    )
+    options = {"dtype": inner.dtype} if kind == "Bernoulli" else {}
+
+    def rebuild(found: Policy) -> Any:
+        arguments = dict(zip(names, found.arrays, strict=True))
+        return type(p)(type(inner)(**arguments, **options), reinterpreted_batch_ndims=1)
+
+    return Split(policy, rebuild, ())
 
 
 def _beta(p: Any) -> tuple[Beta, tuple[str, ...]]:
@@ -207,6 +213,12 @@ def _beta(p: Any) -> tuple[Beta, tuple[str, ...]]:
     return Beta(p.alpha, p.beta), ("alpha", "beta")
 
 
+GAUSSIANS: dict[str, tuple[type[Gaussian], str]] = {
+    "MultivariateNormalDiag": (DiagGaussian, "scale_diag"),
+    "MultivariateNormalTriL": (FullGaussian, "scale_tril"),
+    "MultivariateNormalTri": (FullGaussian, "scale_tri"),
+}
+"""Gaussians of Distrax and TensorFlow Probability: the policy, and their argument for its scale."""
 COMPONENTS: dict[str, Callable[[Any], tuple[Policy, tuple[str, ...]]]] = {
     "Normal": lambda p: (DiagGaussian(p.loc, p.scale), ("loc", "scale")),
     "Bernoulli": lambda p: (Bernoulli(_logits(p)), ("logits",)),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trpl.errors import ExportError
+from trpl.errors import ExportError, MissingExtraError
 from trpl.policies import load_policy
 from trpl.policies.heads import Ending, GaussianHead, Head, from_json
 from trpl.policies.normaliser import clipped
@@ -128,21 +128,15 @@ def export(run: Any, path: str | Path, *, format: str | None = None, vec_normali
     source = read(run, vec_normalize=vec_normalize)
     path.parent.mkdir(parents=True, exist_ok=True)
     if format == "onnx":
-        from trpl.integrations import onnx
-
-        onnx.write(source.policy, path)
-        exported = onnx.load(path)
+        from trpl.integrations.onnx import load, write
     elif format == "torch":
-        from trpl.integrations import torch_script
-
-        torch_script.write(source.policy, path)
-        exported = torch_script.load(path)
+        from trpl.integrations.torch_script import load, write
     else:
-        write_npz(source.policy, path)
-        exported = load_npz(path)
+        write, load = write_npz, load_npz
+    write(source.policy, path)
     try:
-        check(exported, source, name=str(path))
-    except ExportError:
+        check(load(path), source, name=str(path))
+    except (ExportError, MissingExtraError):
         path.unlink()  # nobody should deploy it
         raise
     return path

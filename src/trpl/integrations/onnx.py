@@ -20,7 +20,7 @@ with needs("onnx"):
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-from trpl.errors import ExportError
+from trpl.errors import ExportError, MissingExtraError
 from trpl.integrations.export import Deployable, mode_layers
 from trpl.policies.heads import BernoulliHead, BetaHead, CategoricalHead, GaussianHead, Head, ProductHead
 
@@ -203,6 +203,8 @@ def load(path: str | Path) -> Any:
         actions = run(None, {"observation": np.zeros((1, obs_size), np.float32)})
     except ExportError as error:
         raise ExportError(f"{path} is not a policy as .onnx: {error}") from error
+    except MissingExtraError:
+        raise
     except OSError as error:
         raise ExportError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # protobuf, onnx and onnxruntime raise many exceptions for invalid models

@@ -245,10 +245,16 @@ class TRPLLoss(LossModule):
 
         Returns:
             The loss.
+
+        Raises:
+            ValueError: If values and value targets differ in shape.
         """
         with self.critic_network_params.to_module(self.critic_network):
             value = self.critic_network(tensordict.select(*self.critic_network.in_keys)).get(self.tensor_keys.value)
-        return F.mse_loss(value, tensordict.get(self.tensor_keys.value_target))
+        target = tensordict.get(self.tensor_keys.value_target)
+        if value.shape != target.shape:
+            raise ValueError(f"values {tuple(value.shape)} and value targets {tuple(target.shape)} must have one shape")
+        return F.mse_loss(value, target)
 
     @torch.no_grad()
     def projected(self, tensordict: TensorDictBase) -> Policy[Tensor]:

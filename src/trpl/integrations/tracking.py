@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import math
 import os
 import time
@@ -25,11 +26,13 @@ Track = Callable[[int, Mapping[str, float | None]], None]
 
 @contextlib.contextmanager
 def tracker(kind: str, *, folder: str | Path, config: Mapping[str, Any]) -> Iterator[Track]:
-    """Record a run with Weights & Biases or MLflow inside a context, offline unless their variables say otherwise.
+    """Record a run with Weights & Biases or MLflow inside a context.
+
+    Both stay offline unless the environment says otherwise: `WANDB_MODE=online`, `MLFLOW_TRACKING_URI=…`.
 
     Args:
         kind: "wandb" or "mlflow".
-        folder: The run folder, for the records too.
+        folder: The run folder; the files of the tracker go there too.
         config: The settings of the run.
 
     Yields:
@@ -49,6 +52,19 @@ def tracker(kind: str, *, folder: str | Path, config: Mapping[str, Any]) -> Iter
             log(steps, found)
 
         yield track
+
+
+def check_installed(kind: str) -> None:
+    """Refuse a tracker whose package is missing, before a run has made its folder.
+
+    Args:
+        kind: "wandb" or "mlflow".
+
+    Raises:
+        MissingExtraError: The package is not installed.
+    """
+    with needs(kind):
+        importlib.import_module(kind)
 
 
 def run_name(config: Mapping[str, Any], folder: Path) -> str:

@@ -18,6 +18,7 @@ from trpl.families import Policy, entropy, kl, log_prob
 from trpl.gaussians import DiagGaussian, FullGaussian
 from trpl.losses import weighted_advantages
 from trpl.messages import needs
+from trpl.methods.method import LayerSpec
 from trpl.methods.registry import layers
 from trpl.types import cast
 
@@ -69,7 +70,7 @@ class TrustRegion:
         entropy_schedule: "none", "exponential" or "linear": from the entropy of the first policy to the target.
         target_entropy: The final entropy, per action dimension.
         temperature: τ of the exponential schedule.
-        entropy_equality: Keep the entropy at the schedule, not only above it.
+        entropy_equality: Whether to keep the entropy at the schedule, not only above it.
 
     Raises:
         ValueError: If a setting is not one of its choices, or a bound or the weight is out of range.
@@ -116,17 +117,20 @@ class TrustRegion:
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: settings.pop(name) for name in names if name in settings})
 
+    @property
+    def _spec(self) -> LayerSpec:
+        return layers()[self.projection]
+
     @cached_property
     def layer(self) -> nn.Module:
         """The layer of these settings, without checks of values."""
         bounds = {"mean_bound": self.mean_bound, "cov_bound": self.cov_bound, "bound": self.total_bound}
-        return layers()[self.projection].build(trpl.torch, bounds, **self.projection_kwargs)
+        return self._spec.build(trpl.torch, bounds, **self.projection_kwargs)
 
     @cached_property
     def _joint_layer(self) -> nn.Module:
         """The layer with one bound on the whole KL, for non-Gaussian policies; `check_serves` comes first."""
-        spec = layers()[self.projection]
-        return (spec.otherwise or spec).build(trpl.torch, {"bound": self.total_bound})
+        return (self._spec.otherwise or self._spec).build(trpl.torch, {"bound": self.total_bound})
 
     def check_serves(self, *, gaussian: bool, words: str) -> None:
         """Refuse a projection for Gaussians if the policy is not a Gaussian.
@@ -202,12 +206,12 @@ class TrustRegion:
     @property
     def bounds_kl(self) -> bool:
         """Whether the bounds are on a KL divergence."""
-        return layers()[self.projection].bounds_kl
+        return self._spec.bounds_kl
 
     @property
     def joint(self) -> bool:
         """Whether one bound is on mean and covariance together, which makes the covariance contextual."""
-        return "bound" in layers()[self.projection].arguments
+        return "bound" in self._spec.arguments
 
     @property
     def controls_entropy(self) -> bool:

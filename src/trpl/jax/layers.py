@@ -91,18 +91,21 @@ class _ByContent:
 @_pytree
 @dataclass(frozen=True, eq=False)
 class KLProjection(_ByContent, SeparateLayer[jax.Array]):
-    """Reverse KL: ½ Mahalanobis² of the mean and the covariance part of the KL, each within its bound.
+    """Project Gaussians into a KL trust region with one bound for the mean and one for the covariance.
+
+    KL(projected‖old) is a mean part plus a covariance part (`trpl.kl_parts`). In every state, each part is at most its
+    bound.
 
     Args:
-        mean_bound: Largest ½ Mahalanobis² between the projected and the old mean.
-        cov_bound: Largest covariance part of KL(projected‖old).
+        mean_bound: Largest mean part: ½ of the squared Mahalanobis distance between the projected and the old mean.
+        cov_bound: Largest covariance part.
         entropy_first: Whether to meet an entropy target before the projection, so that the bounds take precedence.
-        check: Whether to check values of inputs and results.
+        check: Whether to check values of inputs and results, such as NaN; types and shapes are always checked.
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from trpl import DiagGaussian
         >>> layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
@@ -125,14 +128,18 @@ class KLProjection(_ByContent, SeparateLayer[jax.Array]):
 @_pytree
 @dataclass(frozen=True, eq=False)
 class WassersteinProjection(_ByContent, SeparateLayer[jax.Array]):
-    """Wasserstein-2 scaled by the old covariance, in the paper's commuting form or exact.
+    """Project Gaussians into a Wasserstein-2 trust region, measured in units of the old covariance.
+
+    The squared distance is a mean part plus a covariance part (`trpl.wasserstein_parts`). In every state, each part is
+    at most its bound.
 
     Args:
-        mean_bound: Largest squared Mahalanobis distance between the projected and the old mean.
-        cov_bound: Largest covariance part of the squared distance.
-        form: "commuting", as in the paper, exact if the covariances commute; or "exact". Diagonal ones commute.
+        mean_bound: Largest mean part: the squared Mahalanobis distance between the projected and the old mean.
+        cov_bound: Largest covariance part.
+        form: "commuting", as in the paper: the distance if old and predicted covariance commute, as diagonal ones do.
+            "exact": the distance for any two covariances.
         entropy_first: Whether to meet an entropy target before the projection, so that the bounds take precedence.
-        check: Whether to check values of inputs and results.
+        check: Whether to check values of inputs and results, such as NaN; types and shapes are always checked.
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite, or the form does not exist.
@@ -157,14 +164,16 @@ class WassersteinProjection(_ByContent, SeparateLayer[jax.Array]):
 @_pytree
 @dataclass(frozen=True, eq=False)
 class FrobeniusProjection(_ByContent, SeparateLayer[jax.Array]):
-    """Frobenius norm of the change of covariance, plain or whitened by the old one.
+    """Project Gaussians into a trust region that bounds the Frobenius norm of the change of covariance.
+
+    In every state, the mean part and the covariance part (`trpl.frobenius_parts`) are each at most their bound.
 
     Args:
-        mean_bound: Largest squared Mahalanobis distance between the projected and the old mean.
-        cov_bound: Largest squared norm of the change of covariance.
+        mean_bound: Largest mean part: the squared Mahalanobis distance between the projected and the old mean.
+        cov_bound: Largest covariance part: the squared Frobenius norm of the change of covariance.
         whitened: Whether to whiten the change by the old covariance, which makes it independent of the actions' units.
         entropy_first: Whether to meet an entropy target before the projection, so that the bounds take precedence.
-        check: Whether to check values of inputs and results.
+        check: Whether to check values of inputs and results, such as NaN; types and shapes are always checked.
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite.
@@ -185,20 +194,21 @@ class FrobeniusProjection(_ByContent, SeparateLayer[jax.Array]):
 @_pytree
 @dataclass(frozen=True, eq=False)
 class JointKLProjection(_ByContent, JointLayer[jax.Array]):
-    """One KL bound for the whole distribution; the entropy target is part of the optimisation.
+    """Project policies of any family into a KL trust region with one bound on KL(projected‖old).
 
-    It supports every family. Projected covariances are contextual, even if they were shared before.
+    The policy returned is the nearest one that keeps the bound and meets the entropy target, if there is one. A
+    projected Gaussian has a covariance per state, even if all states shared one before.
 
     Args:
         bound: Largest KL(projected‖old); for a `Product` also a tuple with one bound per part.
         min_entropy: A lower bound on each state's entropy; None for no target. With a tuple of bounds, a tuple too.
-        entropy_equality: Whether each state has that entropy exactly.
-        check: Whether to check values of inputs and results.
+        entropy_equality: Whether each state gets that entropy exactly, instead of at least.
+        check: Whether to check values of inputs and results, such as NaN; types and shapes are always checked.
 
     Raises:
         ValueError: If the bound is a number that is not positive and finite.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> from trpl import DiagGaussian
         >>> old = DiagGaussian(jnp.zeros((5, 2)), jnp.ones((5, 2)))

@@ -36,7 +36,7 @@ def choose_kept(
     Raises:
         ValueError: Inconsistent shapes, an id outside the vocabulary, or a number out of range.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> old = choose_kept(jnp.log(jnp.array([[0.5, 0.3, 0.1, 0.1]])), jnp.array([1]), kept_tokens=2)
         >>> old.ids, jnp.exp(old.log_probs).round(2)
@@ -51,7 +51,8 @@ def choose_kept(
     _check_ids(sampled, logits.shape[-1], lowest=0)
     logits, first = jax.lax.stop_gradient(_wide(logits)), sampled[..., None].astype(jnp.int32)
     others = jnp.put_along_axis(logits, first, -math.inf, axis=-1, inplace=False)
-    _, ids = jax.lax.top_k(others, min(kept_tokens, logits.shape[-1]) - 1)
+    values, ids = jax.lax.top_k(others, min(kept_tokens, logits.shape[-1]) - 1)
+    ids = jnp.where(values > -math.inf, ids, -1)  # else the sampled token again, among forbidden ones
     ids = jnp.concatenate((first, ids), axis=-1)
     if kept_mass < 1.0:
         probs = jnp.exp(jnp.take_along_axis(logits, ids, axis=-1) - jax.nn.logsumexp(logits, axis=-1, keepdims=True))

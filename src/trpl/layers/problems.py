@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trpl.families import Family, Held
+from trpl.families.checks import num_states
 from trpl.families.gaussian import GaussianFamily
 from trpl.implicit import Like, Saved, Signature, Solved
 from trpl.implicit.problems import Recover, sum_to
 from trpl.projections import mean
-from trpl.projections.regions import Region
+from trpl.projections.regions import MATRIX, VECTOR, Region
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -109,10 +110,10 @@ def _total(e: Engine, like: Array, one: Array | None, other: Array | None) -> Ar
 @functools.cache
 def separate(region: Region, family: GaussianFamily, check: bool) -> Separate:
     """Return the problem of a layer with separate bounds; cached per setting."""
-    full, scale = family.full, ((1, -2), (1, -1)) if family.full else ((1, -1),)
+    full = family.full
     signature = Signature(
         cores=(*family.cores, *family.cores, 0, 0),
-        outputs=(Like((0, 2, 3, 4), ((0, -1),)), Like((1, 3, 5), scale)),
+        outputs=(Like((0, 2, 3, 4), ((0, -1),)), MATRIX if full else VECTOR),
         residuals=mean.residuals() + region.residuals(full=full),
     )
     return Separate(region, family, check, signature)
@@ -183,6 +184,6 @@ def _check_reachable(e: Engine, target: Array, least: Array, greatest: Array, *,
             count = int(xp.sum(wrong))
             shown = float(strictest(xp.where(wrong, limit, elsewhere)))
             raise ValueError(
-                f"no policy within the bound of the old policy meets the entropy target in {count} states: "
+                f"no policy within the bound of the old policy meets the entropy target in {num_states(count)}: "
                 f"the entropy there can be {word} {shown:.6g}"
             )

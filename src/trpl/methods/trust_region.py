@@ -198,7 +198,7 @@ EPISODIC: Values = {"mean_bound": 0.05, "cov_bound": 5e-3}
 
 
 def implied(table: str, overrides: Values) -> Values:
-    """Return the settings that full regression, an entropy schedule or a bound on the whole KL imply."""
+    """Return the settings that full regression, an entropy schedule or bounds in the place of the preset's imply."""
     found = dict(FULL_REGRESSION) if overrides.get("regression") == "full" else {}
     if overrides.get("entropy_schedule", "none") != "none":
         found |= ENTROPY[table]
@@ -206,6 +206,8 @@ def implied(table: str, overrides: Values) -> Values:
         found["temperature"] = None
     if overrides.get("bound") is not None:
         found |= {"mean_bound": None, "cov_bound": None}
+    elif any(overrides.get(name) is not None for name in ("mean_bound", "cov_bound")):
+        found |= {"bound": None}
     return found
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from trpl.natural.path import Linear, Moments, Pulled
+from trpl.natural.path import FullSupport, Linear, Moments, Pulled
 from trpl.special import sigmoid, softplus, softplus_difference
 
 if TYPE_CHECKING:
@@ -25,13 +26,12 @@ def bernoulli_entropy(e: Engine, logits: Array) -> Array:
     return sigmoid(e, logits) * softplus(e, -logits) + sigmoid(e, -logits) * softplus(e, logits)
 
 
-class BernoulliPath(NamedTuple):
+@dataclass(frozen=True)
+class BernoulliPath(FullSupport):
     """The path between two batches of logits."""
 
     predicted: Array
     old: Array
-    floor: float = 0.0
-    exceeds_support: None = None
 
     def _variance(self, e: Engine, logits: Array) -> Array:
         return sigmoid(e, logits) * sigmoid(e, -logits)
@@ -43,9 +43,6 @@ class BernoulliPath(NamedTuple):
         change = self.predicted - self.old
         return e.xp.sum(self._variance(e, self.old) * change * change, axis=-1)
 
-    def guess(self, e: Engine, room: Array) -> None:
-        return None
-
     def along(self, e: Engine, s: Array) -> tuple[Array, Array]:
         between, change = self._between(s), self.predicted - self.old
         kl = e.xp.sum(bernoulli_kl(e, between, self.old), axis=-1)
@@ -54,16 +51,9 @@ class BernoulliPath(NamedTuple):
     def moments(self, e: Engine, s: Array, tau: Array) -> Moments:
         w, u = self._between(s), self.predicted - self.old
         logits = tau[..., None] * w
-        f = self._variance(e, logits)
-
-        def total(x: Array) -> Array:
-            return e.xp.sum(x, axis=-1)
-
+        f, total = self._variance(e, logits), functools.partial(e.xp.sum, axis=-1)
         kl, entropy = total(bernoulli_kl(e, logits, self.old)), total(bernoulli_entropy(e, logits))
         return Moments(kl, entropy, total(f * u * u), total(f * u * w), total(f * w * w))
-
-    def max_tau(self, e: Engine, s: Array) -> float:
-        return math.inf
 
     def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:
         between = self._between(s)
@@ -74,10 +64,7 @@ class BernoulliPath(NamedTuple):
         u, w = self.predicted - self.old, self._between(s)
         warmed = e.xp.ones_like(s) if tau is None else tau
         logits = warmed[..., None] * w
-        f = self._variance(e, logits)
-
-        def total(x: Array) -> Array:
-            return e.xp.sum(x, axis=-1)
+        f, total = self._variance(e, logits), functools.partial(e.xp.sum, axis=-1)
 
         def back(along_path: Array, along_warmth: Array, old: bool) -> Pulled:
             natural = warmed[..., None] * (pull - f * (along_path[..., None] * u + along_warmth[..., None] * w))
@@ -94,4 +81,5 @@ def probability_difference(e: Engine, x: Array, y: Array) -> Array:
     """Compute σ(x) − σ(y) = σ(x) σ(−y) (1 − e^(y − x)), from the side where it does not overflow."""
     gap = e.xp.expm1(-e.xp.abs(x - y))
     larger, smaller = e.xp.maximum(x, y), e.xp.minimum(x, y)
-    return e.xp.where(x >= y, -1.0, 1.0) * sigmoid(e, larger) * sigmoid(e, -smaller) * gap
+    size = sigmoid(e, larger) * sigmoid(e, -smaller) * gap
+    return e.xp.where(x >= y, -size, size)

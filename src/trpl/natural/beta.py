@@ -6,11 +6,13 @@ log B(α, β) = log Γ(α) + log Γ(β) − log Γ(α + β), with log Γ(x) = x 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from trpl.natural.path import Linear, Moments, Pulled
+from trpl.natural.path import FullSupport, Linear, Moments, Pulled
 from trpl.special import digamma_rest, gamma_rest, gamma_rest_bregman, log1p_excess, trigamma_rest
 
 if TYPE_CHECKING:
@@ -102,7 +104,8 @@ def mean_statistics(e: Engine, change: Shape, p: Shape, q: Shape) -> Shape:
 
     def rise(x: Array, y: Array, step: Array) -> Array:
         above = step >= 0.0
-        sign = e.xp.where(above, 1.0, -1.0)
+        one = e.xp.ones_like(step)
+        sign = e.xp.where(above, one, -one)
         log = sign * e.xp.log1p(sign * step / e.xp.where(above, x, y))
         return log + digamma_rest(e, y) - digamma_rest(e, x)
 
@@ -110,13 +113,12 @@ def mean_statistics(e: Engine, change: Shape, p: Shape, q: Shape) -> Shape:
     return Shape(rise(p.alpha, q.alpha, change.alpha) - common, rise(p.beta, q.beta, change.beta) - common)
 
 
-class BetaPath(NamedTuple):
+@dataclass(frozen=True)
+class BetaPath(FullSupport):
     """The path between two batches of shapes; θ = (α − 1, β − 1), so that the entropy is A(θ) − θᵀμ."""
 
     predicted: Shape
     old: Shape
-    floor: float = 0.0
-    exceeds_support: None = None
 
     def _change(self) -> Shape:
         return self.predicted.plus(self.old, -1.0)
@@ -140,9 +142,6 @@ class BetaPath(NamedTuple):
         change = self._change()
         return e.xp.sum(Curvature.of(e, self.old).product(change, change), axis=-1)
 
-    def guess(self, e: Engine, room: Array) -> None:
-        return None
-
     def along(self, e: Engine, s: Array) -> tuple[Array, Array]:
         between, step = self._policy(s, None)
         change = self._change()
@@ -152,10 +151,7 @@ class BetaPath(NamedTuple):
     def moments(self, e: Engine, s: Array, tau: Array) -> Moments:
         p, step = self._policy(s, tau)
         u, w, f = self._change(), self._direction(s), Curvature.of(e, p)
-
-        def total(x: Array) -> Array:
-            return e.xp.sum(x, axis=-1)
-
+        total = functools.partial(e.xp.sum, axis=-1)
         return Moments(
             total(beta_kl(e, p, self.old, Shape(-step.alpha, -step.beta))),
             total(beta_entropy(e, p)),
@@ -177,10 +173,7 @@ class BetaPath(NamedTuple):
         p, step = self._policy(s, tau)
         u, w, f = self._change(), self._direction(s), Curvature.of(e, p)
         pull = Shape(*cotangents)
-        warmed = 1.0 if tau is None else tau[..., None]
-
-        def total(x: Array) -> Array:
-            return e.xp.sum(x, axis=-1)
+        warmed, total = 1.0 if tau is None else tau[..., None], functools.partial(e.xp.sum, axis=-1)
 
         def dot(d: Shape) -> Array:
             return total(pull.alpha * d.alpha + pull.beta * d.beta)

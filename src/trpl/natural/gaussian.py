@@ -10,14 +10,15 @@ constants for differentiation: the path is invariant to them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from trpl.engines import mT
+from trpl.gaussians.density import entropy
+from trpl.gaussians.values import DiagGaussian, FullGaussian
 from trpl.linalg import apply, gram_factor, gram_pullback, outer
-from trpl.natural.path import Linear, Moments, Pulled
+from trpl.natural.path import Back, FullSupport, Linear, Moments, Pulled
 from trpl.special import log1p_excess
 
 if TYPE_CHECKING:
@@ -63,22 +64,13 @@ def _moments(e: Engine, spectrum: Spectrum, s: Array, tau: Array | None) -> Mome
     return Moments(kl, entropy, change, 0.5 * e.vecdot(wide, tall), 0.5 * e.vecdot(tall, tall))
 
 
-def _entropy_of_diagonal(e: Engine, diag: Array) -> Array:
-    return e.xp.sum(e.xp.log(diag), axis=-1) + 0.5 * diag.shape[-1] * math.log(2.0 * math.pi * math.e)
-
-
-class Spectral:
+class Spectral(FullSupport):
     """The path in its own coordinates, shared by diagonal and full Gaussians."""
 
     spectrum: Spectrum
-    floor: float = 0.0
-    exceeds_support: None = None
 
     def spread(self, e: Engine) -> Array:
         return e.xp.sum((self.spectrum.precision * self.spectrum.shift) ** 2 + 0.5 * self.spectrum.excess**2, axis=-1)
-
-    def guess(self, e: Engine, room: Array) -> None:
-        return None
 
     def along(self, e: Engine, s: Array) -> tuple[Array, Array]:
         found = _moments(e, self.spectrum, s, None)
@@ -87,8 +79,15 @@ class Spectral:
     def moments(self, e: Engine, s: Array, tau: Array) -> Moments:
         return _moments(e, self.spectrum, s, tau)
 
-    def max_tau(self, e: Engine, s: Array) -> float:
-        return math.inf
+    def _linear(
+        self, e: Engine, s: Array, tau: Array | None, here: Local, pull_eta: Array, pull_k: Array, back: Back
+    ) -> Linear:
+        """Compute the products of F, and those of Δ and w with the cotangent's entries of η and of K's diagonal."""
+        spectrum, found = self.spectrum, _moments(e, self.spectrum, s, tau)
+        eta = spectrum.precision * spectrum.shift
+        pull_change = e.xp.sum(pull_eta * eta + pull_k * spectrum.excess, axis=-1)
+        pull_warmth = e.xp.sum(pull_eta * s[..., None] * eta + pull_k * here.stretch, axis=-1)
+        return Linear(found.change, found.cross, found.warmth, pull_change, pull_warmth, back)
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class DiagPath(Spectral):
         change = (old_std - std) / std
         shift = (mean - old_mean) / old_std
         precision = (1.0 + change) * (1.0 + change)
-        spectrum = Spectrum(precision, change * (2.0 + change), shift, _entropy_of_diagonal(e, old_std))
+        spectrum = Spectrum(precision, change * (2.0 + change), shift, entropy(e, DiagGaussian(old_mean, old_std)))
         return cls(old_mean, old_std, spectrum)
 
     def at(self, e: Engine, s: Array, tau: Array | None) -> tuple[Array, ...]:
@@ -114,7 +113,7 @@ class DiagPath(Spectral):
 
     def linear(self, e: Engine, s: Array, tau: Array | None, cotangents: Sequence[Array]) -> Linear:
         pull_mean, pull_std = (self.old_std * g for g in cotangents)
-        spectrum, here, found = self.spectrum, _local(e, self.spectrum, s, tau), _moments(e, self.spectrum, s, tau)
+        spectrum, here = self.spectrum, _local(e, self.spectrum, s, tau)
         v, mean = here.variance, here.mean
         pull_eta = pull_mean * v
         pull_k = -pull_eta * mean - 0.5 * pull_std * v * e.xp.sqrt(v)
@@ -138,14 +137,7 @@ class DiagPath(Spectral):
             old_k = (1.0 - t) * k_k - pressed * 0.5 * (mean * mean + e.xp.expm1(-here.log_precision))
             return to_predicted, (old_eta / self.old_std, -2.0 * old_k / self.old_std)
 
-        return Linear(
-            found.change,
-            found.cross,
-            found.warmth,
-            e.xp.sum(pull_eta * eta + pull_k * spectrum.excess, axis=-1),
-            e.xp.sum(pull_eta * s[..., None] * eta + pull_k * here.stretch, axis=-1),
-            back,
-        )
+        return self._linear(e, s, tau, here, pull_eta, pull_k, back)
 
 
 @dataclass(frozen=True)
@@ -165,14 +157,14 @@ class FullPath(Spectral):
         chol, old_chol = chol * e.lower(chol), old_chol * e.lower(old_chol)
         shift = e.solve_triangular(old_chol, (mean - old_mean)[..., None])[..., 0]
         ratio = e.solve_triangular(*e.xp.broadcast_arrays(chol, old_chol))
-        _, singular, turn = e.xp.linalg.svd(ratio, full_matrices=False)  # L_p⁻¹L_q, whose square is the precision
+        _, singular, turn = e.svd(ratio)  # L_p⁻¹L_q, whose square is the precision
         one = e.xp.broadcast_to(e.eye(ratio), ratio.shape)
         inverse = turn @ e.solve_triangular(e.xp.broadcast_to(old_chol, ratio.shape), one)
         spectrum = Spectrum(
             singular * singular,
             (singular - 1.0) * (singular + 1.0),
             apply(turn, shift),
-            _entropy_of_diagonal(e, e.diagonal(old_chol)),
+            entropy(e, FullGaussian(old_mean, old_chol)),
         )
         return cls(old_mean, chol, old_chol @ mT(turn), inverse, old_chol, spectrum)
 
@@ -182,7 +174,7 @@ class FullPath(Spectral):
         return self.old_mean + apply(self.basis, here.mean), gram_factor(e, root)
 
     def linear(self, e: Engine, s: Array, tau: Array | None, cotangents: Sequence[Array]) -> Linear:
-        spectrum, here, found = self.spectrum, _local(e, self.spectrum, s, tau), _moments(e, self.spectrum, s, tau)
+        spectrum, here = self.spectrum, _local(e, self.spectrum, s, tau)
         v, mean = here.variance, here.mean
         chol = self.at(e, s, tau)[1]
         pull_cov = mT(self.basis) @ gram_pullback(e, chol, cotangents[1]) @ self.basis
@@ -190,7 +182,6 @@ class FullPath(Spectral):
         pull_k = -(v[..., :, None] * pull_cov * v[..., None, :]) - _symmetric(outer(pull_eta, mean))
         eta = spectrum.precision * spectrum.shift
         warmed = 1.0 if tau is None else tau[..., None]
-        pull_diag = e.diagonal(pull_k)
         eye = e.eye(pull_k)
 
         def back(along_path: Array, along_warmth: Array, old: bool) -> Pulled:
@@ -214,14 +205,7 @@ class FullPath(Spectral):
             to_old_chol = -2.0 * lower * (mT(self.inverse) @ old_k @ (self.inverse @ self.old_chol))
             return (to_mean, to_chol), (apply(mT(self.inverse), old_eta), to_old_chol)
 
-        return Linear(
-            found.change,
-            found.cross,
-            found.warmth,
-            e.xp.sum(pull_eta * eta + pull_diag * spectrum.excess, axis=-1),
-            e.xp.sum(pull_eta * s[..., None] * eta + pull_diag * here.stretch, axis=-1),
-            back,
-        )
+        return self._linear(e, s, tau, here, pull_eta, e.diagonal(pull_k), back)
 
 
 def _symmetric(x: Array) -> Array:

@@ -9,6 +9,7 @@ With Δ = θ − θ_old, w = θ_old + sΔ, θ̃ = τw, F = ∇²A(θ̃) the cova
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
@@ -103,6 +104,19 @@ class Path(Protocol):
     def linear(self, e: Engine, s: Array, tau: Array | None, cotangents: Sequence[Array]) -> Linear:
         """Linearise at (s, τ), for cotangents of the arrays that `at` returns."""
         ...
+
+
+class FullSupport:
+    """What most paths have in common: policies of one support, no limit on τ, and no fast estimate of s."""
+
+    floor: float = 0.0
+    exceeds_support: None = None
+
+    def guess(self, e: Engine, room: Array) -> None:
+        return None
+
+    def max_tau(self, e: Engine, s: Array) -> Array | float:
+        return math.inf
 
 
 class ProductPath:

@@ -61,7 +61,7 @@ def _bound_alone(e: Engine, path: Path, bound: PerState) -> Place:
     xp = e.xp
     room = bound - path.floor
     one = xp.ones_like(room)
-    reachable = room > 0.0
+    reachable, unreached = room > 0.0, _unreached(e, room)
     room = xp.where(reachable, room, one)
     guess = path.guess(e, room)
     if guess is None:
@@ -77,8 +77,13 @@ def _bound_alone(e: Engine, path: Path, bound: PerState) -> Place:
 
         unsure = ~guess.sure
         s = e.branch(unsure, search, lambda s, _: s, guess.s, unsure)
-    s = xp.where(reachable, s, 0.0)
+    s = xp.where(reachable, s, unreached)
     return Place(s, None, ~(s >= 1.0), None)  # NaN counts as outside, and gives NaN
+
+
+def _unreached(e: Engine, room: PerState) -> PerState:
+    """Return s where no s > 0 is within the bound: 0, the old policy; NaN for a NaN bound."""
+    return e.xp.where(room <= 0.0, e.xp.zeros_like(room), room)
 
 
 def _search(e: Engine, path: Path, room: PerState, wanted: Mask) -> PerState:
@@ -117,7 +122,7 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
         tau = find_tau(e, path, s, entropy, xp.exp((1.0 - s) * log_first + s * log_last), hottest)
         found = path.moments(e, s, tau)
         missing = xp.abs(found.entropy - entropy.target)
-        return tau, found, (tau != 1.0) & (missing <= entropy_tolerance(e, s) * (1.0 + xp.abs(entropy.target)))
+        return tau, found, (tau != 1.0) & ~(missing > entropy_tolerance(e, s) * (1.0 + xp.abs(entropy.target)))
 
     def evaluate(s: PerState) -> tuple[PerState, PerState]:
         tau, found, held = at(s)
@@ -130,7 +135,7 @@ def _with_entropy(e: Engine, path: Path, bound: PerState, entropy: Entropy) -> P
     start = xp.clip(start, TINY, 1.0)
     near = JOINT_TOLERANCE if xp.finfo(bound.dtype).bits == 64 else None
     root = bracketed_root(e, evaluate, xp.where(active, room, one), start=start, active=active, tolerance=near)
-    s = xp.where(outside, xp.where(active, xp.clip(root, 0.0, 1.0), 0.0 * one), one)
+    s = xp.where(outside, xp.where(active, xp.clip(root, 0.0, 1.0), _unreached(e, room)), one)
     tau, _, held = at(s)
     if entropy.equality:  # if the KL jumps over the bound, stop before the jump, where the entropy is met
         jumps = active & ~held
@@ -186,7 +191,8 @@ def find_tau(
 
     state = (xp.clip(xp.log(start), None, 0.0) if not entropy.equality else xp.log(start), cold, hot, ~unheld)
     state = e.loop(lambda *now: now[-1], body, state, max_steps=MAX_TAU_STEPS)
-    return xp.where(unheld, one, xp.exp(state[0]))
+    found = xp.where(entropy.target == entropy.target, xp.exp(state[0]), math.nan)
+    return xp.where(unheld, one, found)
 
 
 def entropy_tolerance(e: Engine, like: PerState) -> float:

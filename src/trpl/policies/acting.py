@@ -188,9 +188,11 @@ def load_policy(run: str | Path) -> Policy:
     Raises:
         CheckpointError: There is no sound checkpoint.
 
-    Example:
+    Examples:
+        ```python
         policy = load_policy("runs/Hopper-v4/kl/seed-0")
         action = policy(observation)
+        ```
     """
     arrays, meta = read_checkpoint(newest_checkpoint(run), part="policy")
     head = stored_head(arrays, meta)

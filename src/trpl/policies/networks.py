@@ -20,6 +20,7 @@ from trpl.types import cast
 Weights = dict[str, Array]
 
 HIDDEN_GAIN, VALUE_GAIN = 2.0**0.5, 1.0
+HEAD_GAIN = 0.01  # of the last layers: initial policies are nearly the same in every state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +36,8 @@ class PolicyNetwork:
         hidden_key, *keys = jax.random.split(key, max(3, 1 + len(self.head.layers)))
         weights = init_hidden(hidden_key, self.obs_size, self.hidden_sizes)
         features_size = (self.obs_size, *self.hidden_sizes)[-1]
-        for own_key, (name, size, gain) in zip(keys, self.head.layers, strict=False):
-            weights |= init_layer(own_key, name, (features_size, size), gain=gain)
+        for own_key, (name, size) in zip(keys, self.head.layers, strict=False):
+            weights |= init_layer(own_key, name, (features_size, size), gain=HEAD_GAIN)
         weights |= {f"{name}/raw": jnp.zeros(size) for name, size in self.head.shared.items()}
         return weights | cast("Weights", self.head.initial(jnp))
 
@@ -50,9 +51,9 @@ class PolicyNetwork:
         """Compute the log-density of a rollout's actions [..., action_size] under a policy of this network."""
         return self.head.log_prob(policy, actions)
 
-    def settle(self, weights: Weights, projected: Policy[Array]) -> Weights:
+    def set_shared(self, weights: Weights, projected: Policy[Array]) -> Weights:
         """Set the shared numbers to those of a projection, averaged over states if it made them contextual."""
-        return weights | {f"{name}/raw": value for name, value in self.head.settled(projected).items()}
+        return weights | {f"{name}/raw": value for name, value in self.head.shared_values(projected).items()}
 
 
 @dataclass(frozen=True, kw_only=True)

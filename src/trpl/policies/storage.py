@@ -116,8 +116,21 @@ def newest_checkpoint(run: str | Path) -> Path:
         for message in refused:
             warnings.warn(f"{message}; using {folder.name} instead", stacklevel=2)
         return folder
+    if run.name == BEST and run.parent.is_dir():
+        raise CheckpointError(no_best(run.parent.parent))
     why = "; ".join(refused) or ("there is none" if run.is_dir() else "there is no such folder")
-    raise CheckpointError(f"no checkpoint to use in {run}: {why}{'' if refused else run_inside(run, FOLDER)}")
+    raise CheckpointError(f"no checkpoint to use in {run}: {why}{'' if refused else _nearest_run(run)}")
+
+
+def no_best(run: Path) -> str:
+    """Say that a run has no best checkpoint."""
+    return f"{run} has no best checkpoint: it was not evaluated yet"
+
+
+def _nearest_run(path: Path) -> str:
+    """Name the run that a path is in, or else a run inside of it, for a message."""
+    around = next((parent for parent in path.absolute().parents if (parent / FOLDER).is_dir()), None)
+    return run_inside(path, FOLDER) if around is None else f"; its run is {around}"
 
 
 def run_inside(folder: Path, name: str) -> str:
@@ -246,7 +259,7 @@ def _shape_problem(arrays: Arrays, head: Head) -> str | None:
     if first.ndim != 2:
         return "its first layer is not a matrix"
     widths = [first.shape[0], *(affine(arrays, layer)[1].size for layer in hidden)]
-    layers = [*zip(hidden, widths, widths[1:], strict=False), *((name, widths[-1], n) for name, n, _ in head.layers)]
+    layers = [*zip(hidden, widths, widths[1:], strict=False), *((name, widths[-1], size) for name, size in head.layers)]
     wanted = {
         **{f"{name}/weight": (inputs, outputs) for name, inputs, outputs in layers},
         **{f"{name}/bias": (outputs,) for name, _, outputs in layers},

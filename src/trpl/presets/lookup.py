@@ -41,7 +41,7 @@ def preset(method: str, env_id: str, **overrides: Any) -> Config:
     Raises:
         ConfigError: There is no such method or setting, or a value is out of range.
 
-    Example:
+    Examples:
         >>> from trpl.presets import preset
         >>> config = preset("kl", "Hopper-v4", seed=3)
         >>> config.mean_bound, config.cov_bound, config.seed

@@ -1,11 +1,11 @@
-"""Code that the closed-form projections share: methods of their regions, shapes, and the branch of a pullback."""
+"""Code that the closed-form projections share: methods of their regions, and the branch of a pullback."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from trpl.implicit.problems import Like, align
+from trpl.implicit.problems import align
 from trpl.projections.mean import shrinkage
 
 if TYPE_CHECKING:
@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from trpl.gaussians.values import Gaussian
     from trpl.projections.regions import Cotangents
     from trpl.types import Mask, Matrix, PerState
-
-SCALES = (1, 3, 5)
-"""Indices of predicted scale, old scale and bound among a layer's inputs."""
 
 
 class ClosedForm:
@@ -36,11 +33,6 @@ class ClosedForm:
     def cov_multiplier(self, e: Engine, p: Gaussian, q: Gaussian, bound: PerState) -> PerState:
         """Compute η = √(distance/ε) − 1, and 0 inside."""
         return 1.0 / shrinkage(e, *align((self.cov_distance(e, p, q), 0), (bound, 0))) - 1.0
-
-
-def diagonal_residuals() -> tuple[Like, ...]:
-    """Return the shapes of the distance and of w."""
-    return Like(SCALES), Like(SCALES)
 
 
 def pulled_outside(

@@ -30,5 +30,5 @@ def control_entropy(p: Gaussian[A], target: A | float, *, equality: bool = False
     factor = xp.exp((target - present) / p.dim)
     axes = (None,) if isinstance(p, DiagGaussian) else (None, None)
     if not equality:
-        factor = xp.where(target > present, factor, xp.ones_like(factor))
+        factor = xp.where(target <= present, xp.ones_like(factor), factor)  # a NaN gives NaN
     return p.with_scale(cast("A", p.scale * factor[(..., *axes)]))

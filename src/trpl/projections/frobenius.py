@@ -17,8 +17,9 @@ from trpl.gaussians.distances import cov_difference, frobenius_cov
 from trpl.gaussians.values import Gaussian
 from trpl.implicit.problems import Like, Saved, Solved
 from trpl.linalg import chosen, gram_pullback, mixed_factor
-from trpl.projections.closed_form import SCALES, ClosedForm, diagonal_residuals, pulled_outside
+from trpl.projections.closed_form import ClosedForm, pulled_outside
 from trpl.projections.mean import shrinkage
+from trpl.projections.regions import MATRIX, NUMBER
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -104,12 +105,6 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, *, whitened: bo
     return Solved((projected,), (difference, distance, weight, inverse))
 
 
-def full_residuals() -> tuple[Like, ...]:
-    """Return the shapes of the residuals: D, its norm, w and the inverse of the factor of Σ̃."""
-    matrix = Like(SCALES, ((1, -2), (1, -1)))
-    return matrix, Like(SCALES), Like(SCALES), matrix
-
-
 def pullback_full(
     e: Engine, saved: Saved, cotangent: Matrix, *, whitened: bool, old_too: bool
 ) -> tuple[Matrix, Matrix | None, PerState | None]:
@@ -131,7 +126,7 @@ def pullback_full(
         through = (weight * along)[..., None, None] * difference  # −D̄
         direct = w * cov_bar
         if whitened:
-            excess = e.solve_triangular(q, p - q)
+            excess = e.solve_triangular(q, p - q, lower=True)
             pushed = e.solve_triangular(q, 2.0 * (through + through @ excess), transpose=True)
             p_bar = 2.0 * direct @ p - pushed
         else:
@@ -163,7 +158,7 @@ class Frobenius(ClosedForm):
         return frobenius_cov(e, p, q, whitened=self.whitened)
 
     def residuals(self, *, full: bool) -> tuple[Like, ...]:
-        return full_residuals() if full else diagonal_residuals()
+        return (MATRIX, NUMBER, NUMBER, MATRIX) if full else (NUMBER, NUMBER)
 
     def solve_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, *, full: bool, whole: bool) -> Solved | None:
         solve = solve_full if full else solve_diagonal

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 Cotangents = tuple["Scale", "Scale | None", "PerState | None"]
 """Cotangents of the predicted scale, the old scale and the bound."""
+SCALES = (1, 3, 5)
+"""Predicted scale, old scale and bound among the inputs (mean, scale, old mean, old scale, mean bound, cov bound)."""
+NUMBER, VECTOR, MATRIX = Like(SCALES), Like(SCALES, ((1, -1),)), Like(SCALES, ((1, -2), (1, -1)))
+"""The shapes of a covariance's residuals."""
 
 
 class Region(Protocol):
@@ -43,7 +47,7 @@ class Region(Protocol):
         ...
 
     def residuals(self, *, full: bool) -> tuple[Like, ...]:
-        """Return the residuals' shapes; inputs are (mean, scale, old mean, old scale, mean bound, cov bound)."""
+        """Return the residuals' shapes, of `NUMBER`, `VECTOR` and `MATRIX`."""
         ...
 
     def solve_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, *, full: bool, whole: bool) -> Solved | None:

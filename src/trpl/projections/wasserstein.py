@@ -21,8 +21,9 @@ from trpl.gaussians.values import Gaussian
 from trpl.implicit.problems import Like, Saved, Solved
 from trpl.linalg import chosen, gram_factor_pullback, square_factor
 from trpl.matrix_roots import root_of_factor, root_pullback
-from trpl.projections.closed_form import SCALES, ClosedForm, diagonal_residuals, pulled_outside
+from trpl.projections.closed_form import ClosedForm, pulled_outside
 from trpl.projections.mean import shrinkage
+from trpl.projections.regions import MATRIX, NUMBER
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -101,7 +102,7 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, 
         seen = e.solve_triangular(q, e.eye(q))  # L_q⁻¹
         excess = seen @ (p - q)
     else:
-        seen = e.solve_triangular(q, p)
+        seen = e.solve_triangular(q, p, lower=True)
         excess = seen - e.eye(seen)
     maybe = ~surely_within(e, excess, p, q, bound)
     if not whole and not e.any(maybe):
@@ -127,7 +128,9 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, 
         weight = shrinkage(e, distance, bound)
         moved = root + weight[..., None, None] * change
         factor, inverse = square_factor(e, moved, xp.broadcast_to(bad, weight.shape))
-        projected = chosen(e, outside[..., None, None], factor if form == "commuting" else q @ factor, p)
+        projected = chosen(
+            e, outside[..., None, None], factor if form == "commuting" else e.lower_product(q, factor), p
+        )
         return projected, distance, weight, moved, factor, inverse, change, new, *old
 
     if not whole:
@@ -153,8 +156,7 @@ def solve_full(e: Engine, p: Matrix, q: Matrix, bound: PerState, form: Form, *, 
 
 def full_residuals(form: Form) -> tuple[Like, ...]:
     """Return the shapes of `solve_full`'s residuals."""
-    number, matrix = Like(SCALES), Like(SCALES, ((1, -2), (1, -1)))
-    return (number,) * 2 + (matrix,) * (8 if form == "commuting" else 6)
+    return (NUMBER,) * 2 + (MATRIX,) * (8 if form == "commuting" else 6)
 
 
 def pullback_full(
@@ -212,7 +214,7 @@ class Wasserstein(ClosedForm):
         return wasserstein_cov(e, p, q, form=self.form)
 
     def residuals(self, *, full: bool) -> tuple[Like, ...]:
-        return full_residuals(self.form) if full else diagonal_residuals()
+        return full_residuals(self.form) if full else (NUMBER, NUMBER)
 
     def solve_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, *, full: bool, whole: bool) -> Solved | None:
         if full:

@@ -28,6 +28,8 @@ PREDICTED = DiagGaussian(np.zeros(2), np.sqrt(np.array([0.5, 5.0])))  # OLD rota
 MULTIPLIERS = np.array([0.1, 0.33, 0.66, 1.0, 3.33, 6.66, 10.0])
 REGIONS: dict[str, Region] = {"frobenius": Frobenius(), "w2": Wasserstein(), "kl": KL()}
 TITLES = {"frobenius": "Frobenius", "w2": "Wasserstein", "kl": "KL"}
+NAMES_AT = {"frobenius": (4.0, 0.0), "w2": (20.0, 8.0), "kl": (4.0, -4.0)}
+"""The η at which a name stands right of its curve, and points above it: where no curve crosses it."""
 
 
 def interpolated(region: Region, multipliers: np.ndarray) -> DiagGaussian[np.ndarray]:
@@ -65,9 +67,10 @@ def interpolation() -> Figure:
         style = method_style(name)
         values = entropy(interpolated(region, sweep))
         last.plot(sweep, values, color=style.colour)
-        beside = (20.0, np.interp(20.0, sweep, values))  # there no other curve crosses the name
+        multiplier, above = NAMES_AT[name]
+        beside = (multiplier, np.interp(multiplier, sweep, values))
         last.annotate(
-            TITLES[name], beside, xytext=(5, 0), textcoords="offset points", color=style.colour, fontsize="small"
+            TITLES[name], beside, xytext=(5, above), textcoords="offset points", color=style.colour, fontsize="small"
         )
     handles = [
         Line2D([], [], color="black", linewidth=1.4, label="old"),

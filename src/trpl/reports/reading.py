@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from trpl.errors import RecordError
-from trpl.runs.folder import CONFIG, EVALUATIONS, METRICS, TIMINGS, read_about
+from trpl.runs.folder import CONFIG, EVALUATIONS, METRICS, TIMINGS, kept_stretches, read_about
 from trpl.runs.records import Columns, read_columns
 
 MEASURED = (
@@ -30,8 +31,8 @@ class Run:
 
     path: Path
     config: dict[str, Any]
-    versions: dict[str, str]
     commit: str | None
+    stretches: tuple[tuple[str | None, dict[str, str]], ...]  # commit and versions, where they change
     command: str
     created: str
     metrics: Columns
@@ -120,10 +121,16 @@ def read_run(path: Path) -> Run | None:
     if not metrics.epoch.size:
         return None
     return Run(
-        path=path, config=about["config"], versions=about.get("versions") or {}, commit=about.get("commit"),
+        path=path, config=about["config"], commit=about.get("commit"), stretches=_stretches(about),
         command=about.get("command") or "", created=about.get("created") or "",
         metrics=metrics,
         evaluations=read_columns(path, EVALUATIONS, ("return",), notes),
         timings=read_columns(path, TIMINGS, ("seconds", "steps_per_second"), notes),
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def _stretches(about: dict[str, Any]) -> tuple[tuple[str | None, dict[str, str]], ...]:
+    """List commit and versions of each stretch in which they differ from those of the one before."""
+    found = [(part.get("commit", about.get("commit")), part["versions"]) for part in kept_stretches(about)]
+    return tuple(part for part, _ in groupby(found))

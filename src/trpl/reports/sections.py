@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -281,19 +282,25 @@ def _setting(group: Group, key: str) -> str:
 
 
 def versions(groups: Sequence[Group]) -> Markup:
-    """List each set of versions and commit, with its number of runs."""
-    found = Counter(
-        (run.commit or "–", json.dumps(run.versions, sort_keys=True)) for group in groups for run in group.every_run
-    )
-    rows = [
-        [
-            cell(count),
-            tag("td", tag("code", commit)),
-            tag("td", ", ".join(f"{k} {v}" for k, v in json.loads(text).items())),
-        ]
-        for (commit, text), count in found.most_common()
-    ]
+    """List each set of versions and commit, with its number of runs; those of a resumed run one after another."""
+    found = Counter(json.dumps(run.stretches, sort_keys=True) for group in groups for run in group.every_run)
+    rows = []
+    for text, count in found.most_common():
+        commits, parts = zip(*json.loads(text), strict=True)
+        names = sorted({name for part in parts for name in part})
+        shown = (f"{name} {_in_turn(part.get(name, '–') for part in parts)}" for name in names)
+        rows.append(
+            [
+                cell(count),
+                tag("td", tag("code", _in_turn(commit or "–" for commit in commits))),
+                tag("td", ", ".join(shown)),
+            ]
+        )
     return table(("Runs", "Commit", "Versions"), rows)
+
+
+def _in_turn(values: Iterable[object]) -> str:
+    return " → ".join(str(value) for value, _ in groupby(values))
 
 
 def _run_returns(row: Row) -> list[Markup]:

@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.connection
 import signal
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -110,9 +111,15 @@ class ProcessLanes(Lanes):
         return self._ask(self._vector.call, name)
 
     def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a method of the vector environment; name the process that does not exist any more, if any."""
+        """Call a method of the vector environment; name the process that does not exist any more, if any.
+
+        Gymnasium warns of an error with its traceback in the process; here that is a note of the error.
+        """
+        logged: list[warnings.WarningMessage] = []
         try:
-            return call(*arguments)
+            with warnings.catch_warnings(record=True) as logged:
+                warnings.simplefilter("always")
+                return call(*arguments)
         except (EOFError, ConnectionError) as error:
             processes = self._vector.processes
             gone = multiprocessing.connection.wait([process.sentinel for process in processes], timeout=1.0)
@@ -123,6 +130,9 @@ class ProcessLanes(Lanes):
             raise FaultyEnvironmentError(
                 f"{self.env_id}: a process ended by itself ({found}); -9 is a kill, perhaps for lack of memory"
             ) from error
+        except Exception as error:
+            error.add_note("\n".join(str(warning.message) for warning in logged))
+            raise
 
 
 class _WorkerEnvironment(gym.Env):

@@ -1,5 +1,6 @@
 """Evaluation of a run's policy."""
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -8,8 +9,8 @@ from trpl.policies.acting import load_policy
 from trpl.policies.normaliser import standardise
 from trpl.policies.storage import check
 from trpl.rollouts.evaluation import Evaluation, Evaluator
+from trpl.runs.environments import task_of
 from trpl.runs.folder import locate, read_config
-from trpl.runs.trainer import task_of
 
 
 def evaluate_run(path: str | Path, *, num_episodes: int | None = None, seed: int | None = None) -> Evaluation:
@@ -32,8 +33,7 @@ def evaluate_run(path: str | Path, *, num_episodes: int | None = None, seed: int
         raise ConfigError(f"the number of episodes must be at least 1, not {num_episodes}")
     run, checkpoint = locate(path)
     config, policy = read_config(run), load_policy(checkpoint)
-    evaluator = Evaluator(task_of(config), seed=config.seed if seed is None else seed)
-    try:
+    with closing(Evaluator(task_of(config), seed=config.seed if seed is None else seed)) as evaluator:
         found = evaluator.environment
         sizes = found.observation_size, found.action_size
         if (*sizes, found.head.words) != (policy.obs_size, policy.action_size, policy.head.words):
@@ -47,5 +47,3 @@ def evaluate_run(path: str | Path, *, num_episodes: int | None = None, seed: int
             epoch=check(checkpoint)["epoch"],
             num_episodes=config.eval_episodes if num_episodes is None else num_episodes,
         )
-    finally:
-        evaluator.close()

@@ -24,7 +24,7 @@ from typing import Any
 
 from trpl.errors import ConfigError, RecordError, RunError
 from trpl.methods.registry import config_from_json, plugins
-from trpl.policies.storage import BEST, best_or_same, newest_checkpoint, run_inside, write_flushed
+from trpl.policies.storage import BEST, FOLDER, best_or_same, newest_checkpoint, no_best, run_inside, write_flushed
 from trpl.settings import Config
 
 CONFIG, METRICS, EVALUATIONS, TIMINGS = "config.json", "metrics.jsonl", "evaluations.jsonl", "timings.jsonl"
@@ -32,11 +32,6 @@ TENSORBOARD, CURVE, LOG, LOCK = "tensorboard", "learning_curve.png", "log.txt", 
 COMPILED = ".compiled"  # beside the runs of a sweep or study: their shared cache of compiled code
 PACKAGES = ("trpl", "numpy", "jax", "jaxlib", "optax", "gymnasium", "mujoco")
 LARGEST_COUNT = 10**12  # of epochs, steps and seeds in records
-
-
-def default_folder(config: Config) -> Path:
-    """Return the default folder of a run."""
-    return Path("runs", place_of(config))
 
 
 def place_of(config: Config) -> Path:
@@ -162,6 +157,21 @@ def stretches(about: Mapping[str, Any]) -> list[dict[str, Any]]:
     return about.get("stretches") or [first]
 
 
+def kept_stretches(about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the stretches whose epochs are in the records.
+
+    Args:
+        about: The content of the run's `config.json`.
+
+    Returns:
+        The stretches without those that ended before their first checkpoint.
+    """
+    kept: list[dict[str, Any]] = []
+    for part in stretches(about):
+        kept = [*(other for other in kept if other["after_epoch"] < part["after_epoch"]), part]
+    return kept
+
+
 def changed_versions(about: Mapping[str, Any]) -> list[str]:
     """List packages whose versions differ from those that the run was last computed with."""
     before, now = stretches(about)[-1].get("versions") or {}, versions()
@@ -214,15 +224,22 @@ def locate(path: str | Path) -> tuple[Path, Path]:
         CheckpointError: The run has no sound checkpoint, or this is not one.
     """
     path = best_or_same(path)
-    run = path if is_run(path) else next((parent for parent in path.absolute().parents if is_run(parent)), None)
+    run = path if is_run(path) else run_around(path)
     if run is not None and path.name == BEST and not path.exists():
-        raise RunError(f"{run} has no best checkpoint: it was not evaluated yet")
+        raise RunError(no_best(run))
     if not path.exists():
         raise RunError(f"{path} is not a run folder: it does not exist")
     if run is None:
         inside = run_inside(path, CONFIG)
         raise RunError(f"{path} is not a run folder (it has no {CONFIG}), nor a checkpoint of one{inside}")
+    if path != run and path.absolute().parent.name != FOLDER:
+        raise RunError(f"{path} is neither a run folder nor a checkpoint of one; its run is {run}")
     return run, newest_checkpoint(path)
+
+
+def run_around(path: Path) -> Path | None:
+    """Return the run folder that a path is in, or None."""
+    return next((parent for parent in path.absolute().parents if is_run(parent)), None)
 
 
 def read_config(folder: str | Path) -> Config:
@@ -241,7 +258,9 @@ def read_config(folder: str | Path) -> Config:
     """
     if not is_run(Path(folder)):
         why = f"it has no {CONFIG}" if Path(folder).exists() else "it does not exist"
-        raise RunError(f"{folder} is not a run folder: {why}{run_inside(Path(folder), CONFIG)}")
+        around = run_around(Path(folder))
+        where = run_inside(Path(folder), CONFIG) if around is None else f"; its run is {around}"
+        raise RunError(f"{folder} is not a run folder: {why}{where}")
     about = read_about(Path(folder))
     try:
         return config_from_json(about["config"])
@@ -288,8 +307,10 @@ def read_about(folder: Path) -> dict[str, Any]:
     }.items():
         if not isinstance(about.get(key, None), kind | NoneType):
             raise RecordError(f"{file}: {key} should be of type {kind.__name__}, found {str(about[key])[:60]!r}")
-    if not all(isinstance(part, dict) for part in about.get("stretches") or ()):
-        raise RecordError(f"{file}: stretches should be a list of records")
+    for part in about.get("stretches") or ():
+        wanted = {"after_epoch": int, "total_steps": int, "versions": dict}
+        if not isinstance(part, dict) or any(type(part.get(key)) is not kind for key, kind in wanted.items()):
+            raise RecordError(f"{file}: each of the stretches should be a record of {', '.join(wanted)}")
     return _printable(about)
 
 

@@ -13,7 +13,7 @@ from trpl.messages import decimals
 from trpl.policies.actions import ActionMap
 from trpl.policies.heads import GaussianHead, Head, ProductHead
 from trpl.presets.tables import TABLES
-from trpl.runs.screen import Screen
+from trpl.runs.screen import Screen, standard_error
 from trpl.settings import Config
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -40,7 +40,7 @@ class Progress(Screen):
     @classmethod
     def of(cls, config: Config, *, enabled: bool) -> "Progress":
         """Show progress on standard error, or nowhere."""
-        return cls(config, console=Console(stderr=True) if enabled else None)
+        return cls(config, console=standard_error() if enabled else None)
 
     def begin(self, epoch: int, head: Head) -> None:
         """Show where the run starts from, and its policy."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from trpl.errors import ConfigError, RunError
 from trpl.messages import needs
-from trpl.runs.folder import default_folder, is_run, locked, read_config, write_config
+from trpl.runs.folder import is_run, locked, place_of, read_config, write_config
 from trpl.settings.config import WITHOUT_EFFECT, Config
 
 with needs("train"):
@@ -42,7 +42,7 @@ def train(
         RunError: The folder already holds a run, or training diverged.
         FaultyEnvironmentError: The environment raised, hung, or returned a non-finite number.
     """
-    folder = Path(out) if out is not None else default_folder(config)
+    folder = Path("runs", place_of(config)) if out is None else Path(out)
     refuse_existing(folder, env_id=config.env_id)
     with Trainer(config, folder) as trainer:  # first, so that a run that cannot start leaves no folder behind
         folder.mkdir(parents=True, exist_ok=True)

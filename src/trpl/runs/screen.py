@@ -16,6 +16,21 @@ class LiveDisplay(Protocol):
     def stop(self) -> None: ...
 
 
+class _StandardError(Console):
+    def on_broken_pipe(self) -> None:
+        """Show nothing more once the reader has gone, as in `2>&1 | head`; rich would end the program."""
+        self.quiet = True
+
+
+def standard_error() -> Console:
+    """Make a console for progress on standard error.
+
+    Returns:
+        A console that falls silent when its reader has gone, instead of ending the program.
+    """
+    return _StandardError(stderr=True)
+
+
 def live_table(console: Console) -> Live:
     """Make a display that is redrawn only on request."""
     return Live(console=console, auto_refresh=False)

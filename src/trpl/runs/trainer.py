@@ -21,10 +21,11 @@ from trpl.errors import ConfigError, FaultyEnvironmentError, RunError
 from trpl.messages import os_problem
 from trpl.policies.acting import make_actor
 from trpl.policies.storage import checkpoint_folders
-from trpl.rollouts import Collector, Evaluator, Rollout, Task
+from trpl.rollouts import Rollout
 from trpl.rollouts.seeds import LEARNING_STREAM
 from trpl.runs import checkpoints, records
 from trpl.runs.binding import Binding
+from trpl.runs.environments import make_collector, make_evaluator
 from trpl.runs.events import event_writer
 from trpl.runs.folder import (
     EVALUATIONS,
@@ -159,8 +160,8 @@ class Trainer:
         Returns:
             The run folder and how the run ended.
         """
-        with self.advice():
-            signal = self.epochs(progress, tracker, callbacks)
+        with self._advice():
+            signal = self._epochs(progress, tracker, callbacks)
             return RunResult(
                 folder=self.folder,
                 finished=self.epoch >= self.config.last_epoch,
@@ -170,17 +171,8 @@ class Trainer:
                 signal=signal,
             )
 
-    def epochs(self, progress: Progress, tracker: Any, callbacks: Sequence[Callback]) -> int | None:
-        """Do the remaining epochs, and save.
-
-        Args:
-            progress: The display.
-            tracker: See `trpl.runs.run.train`.
-            callbacks: See `trpl.runs.run.train`.
-
-        Returns:
-            The signal that stopped the run, or None.
-        """
+    def _epochs(self, progress: Progress, tracker: Any, callbacks: Sequence[Callback]) -> int | None:
+        """Do the remaining epochs, and save; return the signal that stopped the run, if any."""
         config = self.config
         tracked = (
             tracker(folder=self.folder, config=dataclasses.asdict(config)) if tracker else contextlib.nullcontext()
@@ -235,7 +227,7 @@ class Trainer:
 
         metrics = episode_means(rollout) | {name: float(value) for name, value in learned.items()}
         check_finite(metrics, epoch=self.epoch, folder=self.folder)
-        evaluation = self.evaluate(steps)
+        evaluation = self._evaluate(steps)
         evaluated = time.perf_counter()
         records.append(self.folder / METRICS, records.metric_record(self.epoch, steps, metrics))
         self.seconds += time.perf_counter() - started
@@ -254,15 +246,8 @@ class Trainer:
         ended = any(isinstance(answer, bool | np.bool_) and not answer for answer in answers)
         return metrics | timing, evaluation, not ended
 
-    def evaluate(self, steps: int) -> float | None:
-        """Run noise-free episodes if this epoch has an evaluation.
-
-        Args:
-            steps: Environment steps so far, for the record.
-
-        Returns:
-            The mean return, or None.
-        """
+    def _evaluate(self, steps: int) -> float | None:
+        """Run and record noise-free episodes if this epoch has an evaluation; return the mean return, or None."""
         if not self.config.evaluates(self.epoch):
             return None
         with self.watchdog.watching(self.evaluator.environment.position):
@@ -309,70 +294,24 @@ class Trainer:
         self.saved = self.epoch
 
     @contextlib.contextmanager
-    def advice(self) -> Iterator[None]:
-        """Add to errors of the environment and the disk what is saved and how to resume.
-
-        Yields:
-            Nothing.
-
-        Raises:
-            FaultyEnvironmentError: The environment raised, hung, or returned a non-finite number.
-            RunError: The disk is full or not writable.
-        """
+    def _advice(self) -> Iterator[None]:
+        """Add to errors of the environment and the disk what is saved and how to resume."""
         try:
             yield
         except FaultyEnvironmentError as error:
-            raise FaultyEnvironmentError(f"{error}. {self.how_to_resume()}") from error
+            raise FaultyEnvironmentError(f"{error}. {self._how_to_resume()}") from error
         except ConnectionError:  # of a tracker
             raise
         except OSError as error:
             named = error.filename
             if isinstance(named, str) and not Path(named).is_relative_to(self.folder):  # a callback's own file
                 raise
-            raise RunError(f"{self.folder} cannot be written: {os_problem(error)}. {self.how_to_resume()}") from error
+            raise RunError(f"{self.folder} cannot be written: {os_problem(error)}. {self._how_to_resume()}") from error
 
-    def how_to_resume(self) -> str:
-        """Say what is saved and how to resume.
-
-        Returns:
-            A sentence.
-        """
+    def _how_to_resume(self) -> str:
         saved = f"It is saved up to epoch {self.saved}" if self.saved else "No checkpoint was due yet"
         command = resume_command(self.folder, env_id=self.config.env_id)
         return f"{saved}: once that is fixed, continue with `{command}`"
-
-
-def task_of(config: Config) -> Task:
-    """Describe the task of a configuration.
-
-    Args:
-        config: The settings of a run.
-
-    Returns:
-        The environment's name and arguments, and how actions reach it.
-    """
-    return Task(config.env_id, config.env_kwargs, config.action_units, config.clip_actions, config.policy)
-
-
-def make_collector(config: Config) -> Collector:
-    """Make the collector of a configuration."""
-    return Collector(
-        task_of(config),
-        num_envs=config.num_envs,
-        vectorisation=config.vectorisation,
-        seed=config.seed,
-        discount=config.discount,
-        normalise_observations=config.normalise_observations,
-        observation_clip=config.observation_clip,
-        normalise_rewards=config.normalise_rewards,
-        reward_clip=config.reward_clip,
-        released_variance=config.released_variance,
-    )
-
-
-def make_evaluator(config: Config) -> Evaluator:
-    """Make the evaluator of a configuration."""
-    return Evaluator(task_of(config), seed=config.seed, released=config.released_evaluation)
 
 
 def episode_means(rollout: Rollout) -> dict[str, float | None]:

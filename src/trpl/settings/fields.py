@@ -73,6 +73,9 @@ def setting(
     return dataclasses.field(metadata=metadata, hash=hash, **made)
 
 
+_type_hints = functools.cache(typing.get_type_hints)  # annotations are strings here, slow to evaluate per setting
+
+
 def plain_type(field: dataclasses.Field, owner: type) -> type:
     """Return the type of a setting's value, X for `X | None`.
 
@@ -86,12 +89,6 @@ def plain_type(field: dataclasses.Field, owner: type) -> type:
     hint = _type_hints(owner)[field.name]
     members = [t for t in typing.get_args(hint) if t is not types.NoneType]
     return members[0] if isinstance(hint, types.UnionType) else typing.get_origin(hint) or hint
-
-
-@functools.cache
-def _type_hints(owner: type) -> dict[str, Any]:
-    """Evaluate a class's annotations once: under PEP 563 they are strings, which are slow to evaluate per setting."""
-    return typing.get_type_hints(owner)
 
 
 def checked(field: dataclasses.Field, owner: type, value: Any, *, method: str) -> Any:

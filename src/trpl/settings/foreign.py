@@ -58,14 +58,15 @@ WORDS = _by_name(
         "norm_adv normalize_advantage": "advantages are always normalised, in each minibatch",
         "tensorboard_log tensorboard": "events are always written, to tensorboard/ in the run folder",
         "log_interval": "every epoch is a line of metrics.jsonl in the run folder",
-        "verbose progress progress_bar": "progress is shown unless --quiet",
+        "verbose progress progress_bar": "progress is shown unless --quiet (progress=False in Python)",
+        "callback on_epoch_end": "callbacks=[f] in Python calls f(steps, scalars) after every epoch",
         "algo": "the method is the first word: trpl train METHOD ENV",
         "env env_id env_name task": "the task is the second word: trpl train METHOD ENV",
         "use_sde": "there is no state-dependent noise; contextual gives a covariance per state",
         "log_std_init": "initial_std is its exponential",
         "policy_kwargs": "hidden_sizes, covariance, contextual and initial_std describe the network",
         "exp_name run_name name log_folder log_dir logdir output output_dir save_dir save_path": (
-            "--out names the run folder"
+            "--out (out= in Python) names the run folder"
         ),
         "save_model": "checkpoints are always written; checkpoint_every says how often",
         "resume": "use trpl resume RUN",

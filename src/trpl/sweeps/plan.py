@@ -22,6 +22,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -211,12 +212,14 @@ def _planned_configs(plan: Plan, overrides: Values, *, file: str) -> list[tuple[
             if name not in swept:
                 hint = nearest(name, swept)
                 raise ConfigError(f"{file}: [{kind}.{name}] has no run: {name!r} is not in {kind}s{hint}")
-    return [
-        (preset(method, env_id, **{**plan.overrides(method, env_id), **changes, **overrides}), variant)
-        for env_id in plan.tasks
-        for method in plan.methods
-        for variant, changes in (plan.variant or {"": {}}).items()
-    ]
+    found = []
+    for env_id, method, (variant, changes) in product(plan.tasks, plan.methods, (plan.variant or {"": {}}).items()):
+        try:
+            config = preset(method, env_id, **{**plan.overrides(method, env_id), **changes, **overrides})
+        except ConfigError as error:
+            raise ConfigError(f"{file}, {' '.join(filter(None, (method, variant, env_id)))}: {error}") from error
+        found.append((config, variant))
+    return found
 
 
 def _difference_names(configs: Sequence[Config]) -> list[str]:
@@ -233,7 +236,8 @@ def _difference_names(configs: Sequence[Config]) -> list[str]:
 def _plan(content: Mapping[str, Any]) -> Plan:
     for key in content:
         if key not in KEYS:
-            hint = f"; put it under [settings]: {key}" if key in settings() else nearest(key, KEYS)
+            known = key in settings() and key not in NOT_IN_FILES
+            hint = f"; put it under [settings]: {key}" if known else nearest(key, KEYS)
             raise ConfigError(f"there is no key {key!r} in a sweep file{hint}")
     tables = {key: _table(content, key) for key in ("task", "method", "variant")}
     for method in (*tables["method"], *_names(content, "methods")):

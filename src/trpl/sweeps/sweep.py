@@ -14,6 +14,7 @@ from rich.console import Console
 
 from trpl.cores import num_cores
 from trpl.runs.folder import COMPILED, in_use, is_run
+from trpl.runs.screen import standard_error
 from trpl.runs.stopping import stop_requests
 from trpl.sweeps.compact import compact, recorded
 from trpl.sweeps.jobs import Job, check_folder, log_tail
@@ -100,7 +101,7 @@ def sweep(
         kept = [job for job, place in places if recorded(job.config, place)]
     missing = [job for job in jobs if job not in kept]
     pool = make_pool(workers=workers, ray_address=ray_address)
-    with SweepTable(missing, console=console or Console(stderr=True)) as table:
+    with SweepTable(missing, console=console or standard_error()) as table:
         if kept:
             table.say(f"{len(kept)} of {len(jobs)} runs have their records in {results}")
         result = Sweep(missing, pool=pool, table=table, out=out, results=results).run()

@@ -83,11 +83,14 @@ def _masked_logits(p: Any, name: str) -> Tensor:
 
 
 def _like(p: Any, policy: Categorical[Tensor]) -> Distribution:
-    """Make a categorical of the same class: TorchRL's masked and one-hot ones, else PyTorch's own."""
-    options = {"mask": p.mask, "neg_inf": p.neg_inf} if hasattr(p, "_mask") else {}
-    if options or (type(p) is not d.Categorical and type(p).__name__ == "OneHotCategorical"):
-        return type(p)(logits=policy.logits, **options)
-    return to_distribution(policy)
+    """Make a categorical that takes the same actions: TorchRL's masked and one-hot ones, else PyTorch's own.
+
+    TorchRL's `OneHotOrdinal` becomes the `OneHotCategorical` it derives from, as it computes its logits from others.
+    """
+    if hasattr(p, "_mask"):
+        return type(p)(logits=policy.logits, mask=p.mask, neg_inf=p.neg_inf)
+    one_hot = next((kind for kind in type(p).__mro__ if kind.__name__ == "OneHotCategorical"), None)
+    return to_distribution(policy) if one_hot is None else one_hot(logits=policy.logits)
 
 
 def from_distribution(p: Given, name: str) -> Policy[Tensor]:

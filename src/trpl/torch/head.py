@@ -16,7 +16,6 @@ For cotangents G of log p_k, g of log p_rest and e of the entropy H, with S = Σ
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -24,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from trpl.families.sparse import SparseCategorical
+from trpl.implicit.operators import without_autocast
 
 CPU_LOGITS, DEVICE_LOGITS = 1 << 22, 1 << 26  # logits held at once: 16 MB in float32 on a CPU, 256 MB elsewhere
 BLOCK = 4096  # rows of a half-precision vocabulary matrix that are converted at once
@@ -102,7 +102,7 @@ def choose_kept(
     num_kept = min(kept_tokens, vocabulary)
     ids = tokens.new_empty((len(flat), num_kept))
     found = _empty(flat, num_kept)
-    with _no_autocast(hidden):
+    with without_autocast(hidden):
         for part, logits in _chunks(flat, head):
             ids[part] = _most_likely(logits, tokens[part], num_kept, kept_mass)
             _store(found, part, _fold(logits, ids[part]))
@@ -149,7 +149,7 @@ class _Head(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         head = head._replace(weight=weight, bias=bias)
         found = _empty(hidden, ids.shape[-1])
-        with _no_autocast(hidden):
+        with without_autocast(hidden):
             for part, logits in _chunks(hidden, head):
                 _store(found, part, _fold(logits, ids[part]))
         ctx.save_for_backward(hidden, weight, bias, ids, *found)
@@ -166,7 +166,7 @@ class _Head(torch.autograd.Function):
         to_hidden = torch.zeros(hidden.shape, dtype=wide, device=hidden.device) if wants_hidden else None
         to_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if wants_weight else None
         to_bias = torch.zeros(weight.shape[:1], dtype=wide, device=weight.device) if wants_bias else None
-        with _no_autocast(hidden):
+        with without_autocast(hidden):
             for part, logits in _chunks(hidden, head):
                 folded = _Folded(*(value[part] for value in found))
                 pulled = [None if g is None else g[part].to(wide) for g in cotangents]
@@ -240,10 +240,11 @@ def _pull_scaling(
 
 
 def _most_likely(logits: Tensor, sampled: Tensor, num_kept: int, mass: float) -> Tensor:
-    """Return the sampled token and the most likely others, as many as hold the mass, then −1."""
+    """Return the sampled token and the most likely others, as many as are allowed and hold the mass, then −1."""
     first = logits.gather(1, sampled)
     others = logits.scatter(1, sampled, -torch.inf).topk(num_kept - 1, dim=1)
-    ids = torch.cat((sampled, others.indices), 1)
+    allowed = torch.where(others.values > -torch.inf, others.indices, -1)  # else the sampled token again, among others
+    ids = torch.cat((sampled, allowed), 1)
     if mass == 1.0:
         return ids
     probs = (torch.cat((first, others.values), 1) - logits.logsumexp(1, keepdim=True)).exp()
@@ -312,10 +313,6 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, factor: torch.dtype) -> No
 def _wide(x: Tensor) -> torch.dtype:
     """Return the dtype of logits and sums: at least float32."""
     return torch.promote_types(x.dtype, torch.float32)
-
-
-def _no_autocast(x: Tensor) -> AbstractContextManager[None]:
-    return torch.autocast(x.device.type, enabled=False)  # type: ignore[return-value]
 
 
 def _empty(hidden: Tensor, num_kept: int) -> _Folded:

@@ -92,6 +92,7 @@ class _Separate(SeparateLayer[Tensor], _Bounded):
 
     host = HOST
     bound_names = ("mean_bound", "cov_bound")
+    region_options: ClassVar[tuple[str, ...]] = ()  # what the layer shows of its region
     if TYPE_CHECKING:
 
         @property
@@ -112,22 +113,27 @@ class _Separate(SeparateLayer[Tensor], _Bounded):
         return self.region
 
     def extra_repr(self) -> str:
-        return f"mean_bound={self.mean_bound}, cov_bound={self.cov_bound}, {self.region}"
+        of_region = {name: getattr(self.region, name) for name in self.region_options}
+        given = {"mean_bound": self.mean_bound, "cov_bound": self.cov_bound, **of_region}
+        return ", ".join(f"{name}={value!r}" for name, value in given.items())
 
 
 class KLProjection(_Separate):
-    """Reverse KL: ½ Mahalanobis² of the mean and the covariance part of the KL, each within its bound.
+    """Project Gaussians into a KL trust region with one bound for the mean and one for the covariance.
+
+    KL(projected‖old) is a mean part plus a covariance part (`trpl.kl_parts`). In every state, each part is at most its
+    bound.
 
     Args:
-        mean_bound: Largest ½ Mahalanobis² between the projected and the old mean.
-        cov_bound: Largest covariance part of KL(projected‖old).
+        mean_bound: Largest mean part: ½ of the squared Mahalanobis distance between the projected and the old mean.
+        cov_bound: Largest covariance part.
         entropy_first: Whether to meet an entropy target before the projection, so that the bounds take precedence.
-        check: Whether to check values of inputs and results.
+        check: Whether to check values of inputs and results, such as NaN; types and shapes are always checked.
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from trpl import DiagGaussian
         >>> layer = KLProjection(mean_bound=0.03, cov_bound=1e-3)
@@ -141,25 +147,31 @@ class KLProjection(_Separate):
 
 
 class WassersteinProjection(_Separate):
-    """Wasserstein-2 scaled by the old covariance, in the paper's commuting form or exact.
+    """Project Gaussians into a Wasserstein-2 trust region, measured in units of the old covariance.
+
+    The squared distance is a mean part plus a covariance part (`trpl.wasserstein_parts`). In every state, each part is
+    at most its bound.
 
     Args:
-        mean_bound: Largest squared Mahalanobis distance between the projected and the old mean.
-        cov_bound: Largest covariance part of the squared distance.
-        form: "commuting", as in the paper, exact if the covariances commute; or "exact". Diagonal ones commute.
+        mean_bound: Largest mean part: the squared Mahalanobis distance between the projected and the old mean.
+        cov_bound: Largest covariance part.
+        form: "commuting", as in the paper: the distance if old and predicted covariance commute, as diagonal ones do.
+            "exact": the distance for any two covariances.
         entropy_first: Whether to meet an entropy target before the projection, so that the bounds take precedence.
-        check: Whether to check values of inputs and results.
+        check: Whether to check values of inputs and results, such as NaN; types and shapes are always checked.
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite, or the form does not exist.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from trpl import DiagGaussian
         >>> old = DiagGaussian(torch.zeros(5, 2), torch.ones(5, 2))
         >>> WassersteinProjection(0.02, 1e-3)(DiagGaussian(old.mean + 1.0, old.std), old).mean[0]
         tensor([0.1000, 0.1000])
     """
+
+    region_options = ("form",)
 
     def __init__(
         self,
@@ -175,25 +187,29 @@ class WassersteinProjection(_Separate):
 
 
 class FrobeniusProjection(_Separate):
-    """Frobenius norm of the change of covariance, plain or whitened by the old one.
+    """Project Gaussians into a trust region that bounds the Frobenius norm of the change of covariance.
+
+    In every state, the mean part and the covariance part (`trpl.frobenius_parts`) are each at most their bound.
 
     Args:
-        mean_bound: Largest squared Mahalanobis distance between the projected and the old mean.
-        cov_bound: Largest squared norm of the change of covariance.
+        mean_bound: Largest mean part: the squared Mahalanobis distance between the projected and the old mean.
+        cov_bound: Largest covariance part: the squared Frobenius norm of the change of covariance.
         whitened: Whether to whiten the change by the old covariance, which makes it independent of the actions' units.
         entropy_first: Whether to meet an entropy target before the projection, so that the bounds take precedence.
-        check: Whether to check values of inputs and results.
+        check: Whether to check values of inputs and results, such as NaN; types and shapes are always checked.
 
     Raises:
         ValueError: If a bound is a number that is not positive and finite.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from trpl import DiagGaussian
         >>> old = DiagGaussian(torch.zeros(5, 2), torch.ones(5, 2))
         >>> FrobeniusProjection(0.02, 1e-3)(DiagGaussian(old.mean + 1.0, old.std), old).mean[0]
         tensor([0.1000, 0.1000])
     """
+
+    region_options = ("whitened",)
 
     def __init__(
         self,
@@ -209,20 +225,21 @@ class FrobeniusProjection(_Separate):
 
 
 class JointKLProjection(JointLayer[Tensor], _Bounded):
-    """One KL bound for the whole distribution; the entropy target is part of the optimisation.
+    """Project policies of any family into a KL trust region with one bound on KL(projected‖old).
 
-    It supports every family. Projected covariances are contextual, even if they were shared before.
+    The policy returned is the nearest one that keeps the bound and meets the entropy target, if there is one. A
+    projected Gaussian has a covariance per state, even if all states shared one before.
 
     Args:
         bound: Largest KL(projected‖old); for a `Product` also a tuple with one bound per part.
         min_entropy: A lower bound on each state's entropy; None for no target. With a tuple of bounds, a tuple too.
-        entropy_equality: Whether each state has that entropy exactly.
-        check: Whether to check values of inputs and results.
+        entropy_equality: Whether each state gets that entropy exactly, instead of at least.
+        check: Whether to check values of inputs and results, such as NaN; types and shapes are always checked.
 
     Raises:
         ValueError: If the bound is a number that is not positive and finite.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from trpl import DiagGaussian
         >>> old = DiagGaussian(torch.zeros(5, 2), torch.ones(5, 2))

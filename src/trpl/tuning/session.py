@@ -12,12 +12,13 @@ from rich.table import Table
 
 from trpl.cores import num_cores
 from trpl.methods.registry import plugins
+from trpl.runs.environments import make_evaluator
 from trpl.runs.folder import COMPILED
-from trpl.runs.screen import Screen
+from trpl.runs.screen import Screen, standard_error
 from trpl.runs.stopping import stop_requests
 from trpl.sweeps.jobs import describe_exit, log_tail, options, release, start_worker
 from trpl.sweeps.sweep import NUM_TRIES
-from trpl.tuning.study import STORAGE_VARIABLE, Tuning, best_preset, best_trial, count_states, open_study
+from trpl.tuning.study import STORAGE_VARIABLE, Tuning, best_preset, best_trial, breakdowns, count_states, open_study
 
 TICK_SECONDS = 1.0
 NUM_SHOWN = 5  # best trials in the table
@@ -36,6 +37,8 @@ class TuneResult(NamedTuple):
     """Failures of workers, with the ends of their logs."""
     signal: int | None = None
     """The signal that stopped the session: SIGINT or SIGTERM."""
+    broken: tuple[str, ...] = ()
+    """Why training broke down, for each trial that was pruned for it."""
 
 
 def tune(
@@ -54,18 +57,20 @@ def tune(
 
     Raises:
         ConfigError: The study in that database, or the folder of its runs, has other settings.
+        UnknownEnvironmentError, FaultyEnvironmentError: There is no such environment, or it cannot be made.
     """
+    make_evaluator(tuning.base).close()  # an environment that cannot be made is said here, not by every worker
     if best is not None:
         Path(best).parent.mkdir(parents=True, exist_ok=True)  # now: the trials may take days
     study = open_study(tuning)
     num_workers = min(workers or num_cores(), tuning.num_trials)
-    with StudyTable(console or Console(stderr=True)) as screen:
+    with StudyTable(console or standard_error()) as screen:
         failures, signal = watch(tuning, study, num_workers=num_workers, screen=screen)
     found = best_trial(study)
     if best is not None and found is not None:
-        Path(best).write_text(best_preset(study, tuning))
+        Path(best).write_text(best_preset(study, tuning, found))
     settings, value = (dict(found.params), found.value) if found is not None else (None, None)
-    return TuneResult(count_states(study), settings, value, tuple(failures), signal)
+    return TuneResult(count_states(study), settings, value, tuple(failures), signal, tuple(breakdowns(study)))
 
 
 def watch(tuning: Tuning, study: Any, *, num_workers: int, screen: "StudyTable") -> tuple[list[str], int | None]:
@@ -187,6 +192,8 @@ def summary(result: TuneResult) -> str:
     lines = [f"trials: {counts}"]
     if result.best is not None:
         lines += [f"best mean return {result.value:.2f} with", *(f"  {name} = {v}" for name, v in result.best.items())]
+    if result.broken:
+        lines += [f"training broke down in {len(result.broken)} of the pruned trials, in the last: {result.broken[-1]}"]
     lines += result.failures
     if result.signal is not None:
         lines += ["stopped before the end; the same command continues"]

@@ -149,6 +149,9 @@ def claim_folder(tuning: Tuning) -> None:
 def open_database(tuning: Tuning) -> optuna.storages.RDBStorage:
     """Open the storage, with a retry: two processes that create the tables at once may conflict."""
     sqlite = tuning.url.startswith("sqlite")
+    if tuning.url.startswith("postgresql"):
+        with needs("tune"):
+            import psycopg  # noqa: F401  (of a missing driver SQLAlchemy does not say its name)
     for tries_left in reversed(range(NUM_TRIES)):
         try:
             storage = optuna.storages.RDBStorage(
@@ -261,6 +264,11 @@ def report_scores(trial: optuna.Trial, runs: SeedRuns, *, stop: threading.Event)
     return value
 
 
+def breakdowns(study: optuna.Study) -> list[str]:
+    """List why training broke down, for each trial that was pruned for it."""
+    return [trial.user_attrs[BROKEN] for trial in study.get_trials(deepcopy=False) if BROKEN in trial.user_attrs]
+
+
 def suggest(trial: optuna.Trial, name: str, wanted: Range) -> Any:
     if isinstance(wanted, Choice):
         return trial.suggest_categorical(name, list(wanted.options))
@@ -325,11 +333,8 @@ def count_states(study: optuna.Study) -> dict[str, int]:
     return {name: found.count(state) for state, name in names.items()}
 
 
-def best_preset(study: optuna.Study, tuning: Tuning) -> str:
+def best_preset(study: optuna.Study, tuning: Tuning, best: FrozenTrial) -> str:
     """Return the best trial as a preset file for `trpl train --preset` and `trpl sweep`."""
-    best = best_trial(study)
-    if best is None:
-        raise RunError(f"study {study.study_name!r} has no complete trial yet")
     counts = count_states(study)
     source = (
         f"trpl tune: trial {best.number} of study {study.study_name!r}, mean return {best.value:.2f} over "
@@ -337,7 +342,8 @@ def best_preset(study: optuna.Study, tuning: Tuning) -> str:
         f" {counts['pruned']} pruned trials"
     )
     config = tuning.base.replace(**best.params, source=source)
-    return preset_text(config, base=preset(tuning.method, tuning.env_id), comment=f"Written by trpl tune at {_now()}.")
+    comment = f"Written by trpl tune at {time.strftime('%Y-%m-%d %H:%M:%S')}."
+    return preset_text(config, base=preset(tuning.method, tuning.env_id), comment=comment)
 
 
 def best_trial(study: optuna.Study) -> FrozenTrial | None:
@@ -346,7 +352,3 @@ def best_trial(study: optuna.Study) -> FrozenTrial | None:
         return study.best_trial
     except ValueError:  # none is complete
         return None
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S")

@@ -25,7 +25,7 @@ from trpl.errors import ConvergenceError
 from trpl.families import Policy, entropy, family_of, kl
 from trpl.gaussians import DiagGaussian, FullGaussian
 from trpl.integrations.sb3.policies import CnnPolicy, MlpPolicy, MultiInputPolicy
-from trpl.integrations.sb3.reading import add_optimisers, log_prob, predicted, settle, value_optimizer
+from trpl.integrations.sb3.reading import add_optimisers, log_prob, predicted, set_shared, value_optimizer
 from trpl.integrations.trust_region import TrustRegion
 from trpl.losses import squared_error, trust_region_loss
 from trpl.messages import nearest
@@ -86,7 +86,8 @@ class TRPL(OnPolicyAlgorithm):
         device: See Stable-Baselines3.
 
     Raises:
-        TypeError: An argument does not exist; for one of PPO's, the message says what replaces it.
+        TypeError: An argument does not exist (for one of PPO's, the message says what replaces it), or the policy is
+            recurrent or masked.
         ValueError: A setting of the trust region is out of range, does not fit the actions, or a minibatch has a single
             sample whose advantage would be normalised.
     """
@@ -174,7 +175,16 @@ class TRPL(OnPolicyAlgorithm):
             self._setup_model()
 
     def _setup_model(self) -> None:
-        self.region = self._read_region()
+        kind = self.policy_class
+        if not issubclass(kind, ActorCriticPolicy) or "lstm_states" in inspect.signature(kind.forward).parameters:
+            raise TypeError(f"TRPL needs an ActorCriticPolicy without memory or masks, not a {kind.__name__}")
+        self.region = self._read_settings()
+        super()._setup_model()
+        add_optimisers(self.policy, self.lr_schedule)
+        self.region.check_serves(gaussian=isinstance(self.action_space, spaces.Box), words=str(self.action_space))
+
+    def _read_settings(self) -> TrustRegion:
+        """Check the current settings, which callbacks may change between updates; return their trust region."""
         single = self.batch_size < 2 or (self.n_steps * self.n_envs) % self.batch_size == 1
         if single and self.normalize_advantage:
             raise ValueError(
@@ -182,12 +192,6 @@ class TRPL(OnPolicyAlgorithm):
                 f"{self.n_steps * self.n_envs}, and the advantage of a single sample cannot be normalised:"
                 " choose another, or normalize_advantage=False"
             )
-        super()._setup_model()
-        add_optimisers(self.policy, self.lr_schedule)
-        self.region.check_serves(gaussian=isinstance(self.action_space, spaces.Box), words=str(self.action_space))
-
-    def _read_region(self) -> TrustRegion:
-        """Make the trust region of the current settings, which callbacks may change between updates."""
         return TrustRegion(**{field.name: getattr(self, field.name) for field in fields(TrustRegion)})
 
     @property
@@ -217,7 +221,7 @@ class TRPL(OnPolicyAlgorithm):
 
         The old policy is the network that collected the rollout.
         """
-        self.region = self._read_region()
+        self.region = self._read_settings()
         samples = self._samples()
         self._update_learning_rates()
         self.policy.set_training_mode(True)
@@ -229,7 +233,7 @@ class TRPL(OnPolicyAlgorithm):
             found = predicted(self.policy, samples.observations)
             projected = self.region.project(found, samples.old, constraint)
             self._check_finite(projected)
-            if settle(self.policy, projected):
+            if set_shared(self.policy, projected):
                 found = predicted(self.policy, samples.observations)
                 projected = self.region.project(found, samples.old, constraint)
         self._n_updates += self.n_epochs

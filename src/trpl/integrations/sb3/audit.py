@@ -45,7 +45,7 @@ class ExactKL(BaseCallback):
         verbose: See Stable-Baselines3.
 
     Raises:
-        TypeError: When training begins, if the algorithm has no rollouts, or its policy is recurrent.
+        TypeError: When training begins, if the algorithm has no rollouts, or its policy is recurrent or not PyTorch's.
     """
 
     def __init__(self, bound: float | None = None, *, prefix: str = "exact/", verbose: int = 0) -> None:
@@ -59,6 +59,8 @@ class ExactKL(BaseCallback):
             raise TypeError(f"ExactKL needs an on-policy algorithm: {type(self.model).__name__} has no rollouts")
         if hasattr(self.model.rollout_buffer, "hidden_states_pi"):
             raise TypeError(f"ExactKL cannot follow the memory of a recurrent policy ({type(self.model).__name__})")
+        if not hasattr(self.model.policy, "get_distribution"):  # SBX
+            raise TypeError(f"ExactKL needs a policy of PyTorch, not a {type(self.model.policy).__name__}")
 
     def _on_rollout_end(self) -> None:
         self._parts = [self._part(*batch) for batch in self._batches()]

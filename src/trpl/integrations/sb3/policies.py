@@ -161,13 +161,13 @@ class MlpPolicy(ActorCriticPolicy):
         return found.gaussian
 
     @torch.no_grad()
-    def settle(self, projected: Policy[Tensor]) -> None:
-        """Set a shared covariance to that of a projection.
+    def set_shared(self, projected: Policy[Tensor]) -> None:
+        """Set a shared covariance that is trained to that of a projection; others are left unchanged.
 
         Args:
-            projected: The projected policy; policies without a shared covariance are left unchanged.
+            projected: The projected policy.
         """
-        if self._own_covariance and not self.contextual:
+        if self._own_covariance and not self.contextual and self.spread.requires_grad:
             shared = covariances.share_covariance(cast("Gaussian[Tensor]", projected))
             self.spread.copy_(covariances.raw_from(shared))
 

@@ -63,12 +63,12 @@ def log_prob(value: Policy[Tensor], actions: Tensor) -> Tensor:
     return families.log_prob(value, actions[:, 0] if isinstance(value, Categorical) else actions)
 
 
-def settle(policy: ActorCriticPolicy, projected: Policy[Tensor]) -> bool:
-    """Set a shared covariance to that of a projection; return whether the policy may have changed."""
-    own = getattr(policy, "settle", None)
+def set_shared(policy: ActorCriticPolicy, projected: Policy[Tensor]) -> bool:
+    """Set a shared covariance that is trained to that of a projection; return whether the policy may have changed."""
+    own = getattr(policy, "set_shared", None)
     if own is not None:
         own(projected)
-    elif _shares_log_std(policy):
+    elif _shares_log_std(policy) and policy.log_std.requires_grad:
         with torch.no_grad():
             policy.log_std.copy_(share_covariance(cast("DiagGaussian[Tensor]", projected)).scale.log())
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -78,12 +78,8 @@ class Answer(NamedTuple):
     aux_loss: Tensor | None
 
 
-class Reader(Protocol):
-    """A consumer of the scores of one call."""
-
-    def __call__(self, scored: Scored, rows: slice) -> Tensor:
-        """Return the log-probabilities for `trl` of these sequences' sampled tokens, of the mask's shape."""
-        ...
+Reader = Callable[[Scored, slice], Tensor]
+"""Takes the scores of some sequences; returns for `trl` the log-probabilities of their tokens, of the mask's shape."""
 
 
 def add_kept_scores(model: PreTrainedModel, *, temperature: float, float32_head: bool = False) -> None:
@@ -102,7 +98,8 @@ def add_kept_scores(model: PreTrainedModel, *, temperature: float, float32_head:
         if kept is None:
             return unchanged(*args, **kwargs)
         if not checked:
-            check_head(self, unchanged, kwargs["input_ids"])
+            name = "input_ids" if "input_ids" in kwargs else "inputs_embeds"  # PEFT's virtual tokens have no ids
+            check_head(self, unchanged, {name: kwargs[name]})
             checked = True
         labels = kwargs.pop("labels")
         kwargs.pop("fused_lm_head", None)
@@ -152,13 +149,13 @@ def head_of(model: PreTrainedModel, *, temperature: float = 1.0) -> Head:
 
 
 @torch.no_grad()
-def check_head(model: PreTrainedModel, forward: Callable[..., Any], input_ids: Tensor) -> None:
+def check_head(model: PreTrainedModel, forward: Callable[..., Any], inputs: dict[str, Tensor]) -> None:
     """Compare the logits of `head_of` with the model's own, after two tokens; models may compute them in other ways.
 
     Args:
         model: The model.
         forward: Its own forward.
-        input_ids: Token ids, of which two are used.
+        inputs: `input_ids` or `inputs_embeds`; two tokens are used.
 
     Raises:
         ValueError: They differ by more than the rounding of bfloat16.
@@ -166,9 +163,9 @@ def check_head(model: PreTrainedModel, forward: Callable[..., Any], input_ids: T
     modes = [(module, module.training) for module in model.modules()]
     model.eval()  # dropout would differ between the two calls
     try:
-        tokens = input_ids[:1, -2:]
-        states = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[:, -1]
-        theirs = forward(input_ids=tokens).logits[:, -1].float()
+        tokens = {name: x[:1, -2:] for name, x in inputs.items()}
+        states = model.base_model(**tokens, use_cache=False).last_hidden_state[:, -1]
+        theirs = forward(**tokens).logits[:, -1].float()
     finally:
         for module, mode in modes:
             module.training = mode

@@ -44,6 +44,8 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
         TypeError: Settings that are not a `TrustRegionGRPOConfig`.
     """
 
+    args: TrustRegionGRPOConfig  # type: ignore[assignment]
+    model: nn.Module
     _tag_names = ["trl", "grpo", "trust-region"]  # noqa: RUF012
     _name = "GRPO with a trust region"
     _paper = {  # noqa: RUF012
@@ -95,7 +97,7 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
         )
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-        chosen, args = Chosen(), self._settings
+        chosen, args = Chosen(), self.args
         self._next_scorer = lambda model, num: Scorer(model, Choose(args.kept_tokens, args.kept_mass, num), chosen)
         output = super()._generate_and_score_completions(inputs)
         self._next_scorer = None
@@ -118,7 +120,7 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         if IDS not in inputs:
             return super()._compute_loss(model, inputs)
-        args, mask = self._settings, inputs["completion_mask"]
+        args, mask = self.args, inputs["completion_mask"]
         mask = mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
         request = Score(SparseCategorical(inputs[IDS], inputs[LOG_PROBS]), mask.bool())
         advantages = inputs["advantages"].reshape(len(mask), -1)  # of the sequences, or of their tokens
@@ -151,17 +153,7 @@ class TrustRegionGRPOTrainer(GRPOTrainer):
 
     @property
     def _mode(self) -> str:
-        return "train" if self._training else "eval"
-
-    @property
-    def _training(self) -> bool:
-        assert self.model is not None
-        return self.model.training
-
-    @property
-    def _settings(self) -> TrustRegionGRPOConfig:
-        assert isinstance(self.args, TrustRegionGRPOConfig)  # checked by __init__
-        return self.args
+        return "train" if self.model.training else "eval"
 
 
 def base_model(model: nn.Module | None) -> PreTrainedModel:
@@ -183,7 +175,7 @@ def token_weights(trainer: TrustRegionGRPOTrainer, mask: Tensor, inputs: dict[st
     Raises:
         ValueError: The loss type is unknown.
     """
-    training, kind = trainer._training, trainer.loss_type
+    training, kind = trainer.model.training, trainer.loss_type
     steps = trainer.current_gradient_accumulation_steps if training else 1
     if kind in ("grpo", "sapo"):  # the mean of the sequences' means
         return mask / mask.sum(-1, keepdim=True).clamp(min=1) / (len(mask) * steps)
@@ -195,7 +187,7 @@ def token_weights(trainer: TrustRegionGRPOTrainer, mask: Tensor, inputs: dict[st
         assert trainer.max_completion_length is not None  # trl has divided by it
         return mask / (len(mask) * trainer.max_completion_length * steps)
     if kind in ("dapo", "cispo", "vespo"):  # the mean of all tokens of the optimiser's step
-        steps_per_generation = trainer._settings.steps_per_generation
+        steps_per_generation = trainer.args.steps_per_generation
         assert steps_per_generation is not None  # its config fills it in
         batches = steps / steps_per_generation if training else 1.0
         tokens = inputs["num_items_in_batch"].clamp(min=1) / trainer.accelerator.num_processes

@@ -11,7 +11,7 @@ from array_api_compat import array_namespace
 
 from trpl.families import Beta
 from trpl.policies.actions import ActionMap
-from trpl.policies.heads.protocol import GAIN, Ending, Outputs, WithoutCovariance
+from trpl.policies.heads.protocol import Ending, Outputs, WithoutCovariance
 from trpl.types import A
 
 TINY = np.float32(1e-30)  # puts the mode in the middle if α and β round to 1
@@ -30,7 +30,7 @@ class BetaHead(WithoutCovariance):
 
     @property
     def layers(self) -> tuple[Ending, ...]:
-        return (Ending("shape", 2 * self.action_size, GAIN),)
+        return (Ending("shape", 2 * self.action_size),)
 
     def distribution(self, outputs: Outputs[A]) -> Beta[A]:
         raw = outputs["shape"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from trpl import families
 from trpl.families import Bernoulli, Categorical, Policy, Product
-from trpl.policies.heads.protocol import GAIN, Ending, Outputs, WithoutCovariance
+from trpl.policies.heads.protocol import Ending, Outputs, WithoutCovariance
 from trpl.types import A
 
 
@@ -41,7 +41,7 @@ class CategoricalHead(WithoutCovariance):
 
     @property
     def layers(self) -> tuple[Ending, ...]:
-        return (Ending("logits", sum(self.sizes), GAIN),)
+        return (Ending("logits", sum(self.sizes)),)
 
     def _parts(self, outputs: Outputs) -> list[Any]:
         ends = np.cumsum(self.sizes).tolist()
@@ -98,7 +98,7 @@ class BernoulliHead(WithoutCovariance):
 
     @property
     def layers(self) -> tuple[Ending, ...]:
-        return (Ending("logits", self.action_size, GAIN),)
+        return (Ending("logits", self.action_size),)
 
     def distribution(self, outputs: Outputs[A]) -> Bernoulli[A]:
         return Bernoulli(outputs["logits"])

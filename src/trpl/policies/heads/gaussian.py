@@ -14,7 +14,7 @@ from trpl.families import Policy
 from trpl.gaussians import Gaussian
 from trpl.policies import covariances
 from trpl.policies.actions import ActionMap
-from trpl.policies.heads.protocol import GAIN, Ending, Outputs
+from trpl.policies.heads.protocol import Ending, Outputs
 from trpl.policies.weights import SPREADS
 from trpl.types import A, Array, cast
 
@@ -45,8 +45,8 @@ class GaussianHead:
 
     @property
     def layers(self) -> tuple[Ending, ...]:
-        mean = Ending("mean", self.action_size, GAIN)
-        return (mean, Ending(self.spread, self.spread_size, GAIN)) if self.contextual else (mean,)
+        mean = Ending("mean", self.action_size)
+        return (mean, Ending(self.spread, self.spread_size)) if self.contextual else (mean,)
 
     @property
     def shared(self) -> Mapping[str, int]:
@@ -69,7 +69,7 @@ class GaussianHead:
     def log_prob(self, policy: Policy[A], actions: A) -> A:
         return families.log_prob(policy, actions)
 
-    def settled(self, projected: Policy[A]) -> dict[str, A]:
+    def shared_values(self, projected: Policy[A]) -> dict[str, A]:
         if self.contextual:
             return {}
         return {self.spread: covariances.raw_from(covariances.share_covariance(cast("Gaussian[A]", projected)))}

@@ -73,10 +73,10 @@ class ProductHead:
         ends = np.cumsum([part.action_size for part in self.parts]).tolist()
         return [actions[..., end - part.action_size : end] for part, end in zip(self.parts, ends, strict=True)]
 
-    def settled(self, projected: Policy[A]) -> dict[str, A]:
+    def shared_values(self, projected: Policy[A]) -> dict[str, A]:
         assert isinstance(projected, Product)
         gaussians = iter([p for p in projected.parts if isinstance(p, DiagGaussian | FullGaussian)])
-        found = [(i, part.settled(next(gaussians))) for i, part in enumerate(self.parts) if part.gaussian]
+        found = [(i, part.shared_values(next(gaussians))) for i, part in enumerate(self.parts) if part.gaussian]
         return {part_name(i, name): x for i, values in found for name, x in values.items()}
 
     def noise(self, rng: np.random.Generator, num_steps: int, states: tuple[int, ...]) -> Sequence[Any]:

@@ -12,16 +12,14 @@ from trpl.errors import ConfigError
 from trpl.families import Policy
 from trpl.types import A, Array
 
-GAIN = 0.01  # of the last layers: initial policies are nearly the same in every state
 Outputs: TypeAlias = Mapping[str, A]  # the last layers' results and the shared numbers, by name
 
 
 class Ending(NamedTuple):
-    """A last linear layer of a network: its name, its number of outputs, and the gain of its initial weights."""
+    """A last linear layer of a network: its name and its number of outputs."""
 
     name: str
     size: int
-    gain: float
 
 
 class Head(Protocol):
@@ -73,7 +71,7 @@ class Head(Protocol):
         """Compute the log-density of actions in the form that rollouts keep."""
         ...
 
-    def settled(self, projected: Policy[A]) -> dict[str, A]:
+    def shared_values(self, projected: Policy[A]) -> dict[str, A]:
         """Return new values of the shared numbers after a projection that made them contextual."""
         ...
 
@@ -119,5 +117,5 @@ class WithoutCovariance:
     def log_prob(self, policy: Policy[A], actions: A) -> A:
         return families.log_prob(policy, actions)
 
-    def settled(self, projected: Policy[A]) -> dict[str, A]:
+    def shared_values(self, projected: Policy[A]) -> dict[str, A]:
         return {}

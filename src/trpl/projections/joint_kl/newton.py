@@ -194,9 +194,5 @@ def solve(
         return *_next_step(e, t, found, bound, (low, high), unfinished), *cast("_Point", found)
 
     state = body(begin, xp.zeros_like(begin), xp.ones_like(begin), outside)
-    state = e.loop(_unfinished, body, state, max_steps=MAX_STEPS)
+    state = e.loop(lambda t, low, high, unfinished, *_: unfinished, body, state, max_steps=MAX_STEPS)
     return state[0], Point(*state[4:]), state[3]
-
-
-def _unfinished(t: PerState, low: PerState, high: PerState, unfinished: Mask, *_: Array | Mask) -> Mask:
-    return unfinished

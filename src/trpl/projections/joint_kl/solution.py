@@ -115,10 +115,6 @@ def _answer(
     return found.factor, found.mean, log_k, unit * (1.0 - t) / t, found.held
 
 
-def _by_spectrum(e: Engine, problem: _Problem, target: Target, method: Method) -> _Answer:
-    return _answer(e, problem, target, method, *_root(e, problem, target, method))
-
-
 def _by_newton(e: Engine, problem: _Problem, target: Target) -> tuple[_Answer, Mask]:
     """Return the same for well-conditioned full covariances, and the mask of ill-conditioned ones."""
     xp = e.xp
@@ -140,12 +136,14 @@ def _solve_outside(
 ) -> _AnswerAndRatio:
     """Solve the problem with V − I from the scales and the `rest` of its fields; return the answer and V."""
     full = scale.ndim > rest[0].ndim
+    method = FINE if full else DIAG
 
     def by_spectrum(change: Scale, *rest: *_Fields) -> _Answer:
         problem = _Problem(change, *rest)
-        return _by_spectrum(e, problem, problem.target(entropy, equality), FINE if full else DIAG)
+        target = problem.target(entropy, equality)
+        return _answer(e, problem, target, method, *_root(e, problem, target, method))
 
-    problem = _Problem((FINE if full else DIAG).change(e, scale, old), *rest)
+    problem = _Problem(method.change(e, scale, old), *rest)
     if not full:
         return *by_spectrum(*problem), problem.change
     found, bad = _by_newton(e, problem, problem.target(entropy, equality))
@@ -195,7 +193,7 @@ def solve(
     factor, white_mean, out_log_k, multiplier, out_held, ratio = found
     away = white_mean * old if not full else apply(old, white_mean)
     mean = chosen(e, outside[..., None], q.mean + away, p.mean)
-    moved = old @ factor if full else old * factor
+    moved = e.lower_product(old, factor) if full else old * factor
     multiplier = xp.where(outside, multiplier, 0.0 * limit)
     log_k, held = xp.where(outside, out_log_k, log_k), xp.where(outside, out_held, held)
     share = xp.where(outside, xp.exp(-log_k) / (1.0 + multiplier), grown)

@@ -50,7 +50,8 @@ class Target(NamedTuple):
         wanted = self.log_scale + log_det / dim
         if self.equality:
             return wanted, wanted == wanted
-        return xp.where(wanted > 0.0, wanted, xp.zeros_like(wanted)), wanted > 0.0
+        unheld = wanted <= 0.0  # NaN counts as held, and gives NaN
+        return xp.where(unheld, xp.zeros_like(wanted), wanted), ~unheld
 
 
 class Spectrum(NamedTuple):
@@ -125,7 +126,7 @@ def _diag_change(e: Engine, p: Vector, q: Vector) -> Vector:
 
 
 def _full_change(e: Engine, p: Matrix, q: Matrix) -> Matrix:
-    return e.solve_triangular(p, q - p)
+    return e.solve_triangular(p, q - p, lower=True)
 
 
 def _diag_spectrum(e: Engine, change: Vector, shift: Vector) -> Spectrum:
@@ -156,14 +157,13 @@ def _scaled_terms(e: Engine, factor: Matrix, mean: Vector, target: Target) -> Te
 
 def _singular_spectrum(e: Engine, change: Matrix, shift: Vector) -> Spectrum:
     """Compute the spectrum from singular values of V, whose errors scale with the largest, not with its square."""
-    svd = e.xp.linalg.svd
     matrix = e.eye(change) + change
     failures = (np.linalg.LinAlgError, RuntimeError)
     try:
-        _, ratio, basis = svd(matrix, full_matrices=False)
+        _, ratio, basis = e.svd(matrix)
     except failures:  # LAPACK may fail for equal singular values, but then not for the transpose
         try:
-            turned, ratio, _ = svd(mT(matrix), full_matrices=False)
+            turned, ratio, _ = e.svd(mT(matrix))
         except failures as error:
             raise ConvergenceError("the singular value decomposition of a pair of policies failed") from error
         basis = mT(turned)
@@ -212,9 +212,5 @@ def _corrected(e: Engine, found: Terms, limit: PerState) -> Terms:
     return found
 
 
-def _uncorrected(e: Engine, found: Terms, limit: PerState) -> Terms:
-    return found
-
-
-DIAG = Method(_diag_change, _diag_spectrum, _diag_terms, _uncorrected)
+DIAG = Method(_diag_change, _diag_spectrum, _diag_terms, lambda e, found, limit: found)
 FINE = Method(_full_change, _singular_spectrum, _qr_terms, _corrected)

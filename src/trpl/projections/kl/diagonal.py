@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trpl.implicit.problems import Like, Saved, Solved, align
+from trpl.implicit.problems import Saved, Solved, align
 from trpl.linalg import chosen
 from trpl.projections.kl.equation import any_root, diag_excess, narrow_root, surely_within, within
 from trpl.projections.kl.routes import NARROW, Route, choose
@@ -73,12 +73,6 @@ def recover(e: Engine, p: Vector, q: Vector, projected: Vector) -> tuple[Vector,
     x = _coefficient(e, e.vecdot(normal, normal), -e.vecdot(normal * ratio * ratio, diag_excess(p, q)))
     below = 1.0 - float(xp.finfo(p.dtype).eps)
     return ratio, normal, xp.where(xp.any(projected != p, axis=-1), xp.clip(x, None, below), 1.0)
-
-
-def residuals() -> tuple[Like, ...]:
-    """Return the shapes of r, N and x; inputs are (mean, scale, old mean, old scale, mean bound, cov bound)."""
-    batch = (1, 3, 5)
-    return Like(batch, ((1, -1),)), Like(batch, ((1, -1),)), Like(batch)
 
 
 def pullback(

@@ -31,7 +31,7 @@ def scale_ratio(e: Engine, change: Matrix, p: Matrix, q: Matrix, wide: Mask) -> 
     """Compute V = L_p⁻¹L_q from V − I, or from the factors where the prediction is `wide` and I + (V − I) cancels."""
     wide = e.xp.broadcast_to(wide, change.shape[:-2])
     p, q = (e.xp.broadcast_to(x, change.shape) for x in (p, q))
-    return e.recompute(wide, lambda p, q: (e.solve_triangular(p, q),), (change + e.eye(change),), p, q)[0]
+    return e.recompute(wide, lambda p, q: (e.solve_triangular(p, q, lower=True),), (change + e.eye(change),), p, q)[0]
 
 
 def cholesky_factor(e: Engine, x: PerState, reversed_excess: Matrix) -> Matrix:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trpl.engines import mT
 from trpl.gaussians.distances import kl_of_scales
-from trpl.implicit.problems import Like, Saved, Solved, align
+from trpl.implicit.problems import Saved, Solved, align
 from trpl.linalg import chosen, symmetrised_half_tril
 from trpl.projections.closed_form import pulled_outside
 from trpl.projections.kl.equation import any_root, excess_of_change, kl_range, singular_excess
@@ -31,7 +31,7 @@ def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None,
     The residuals are W, x (1 inside) and V.
     """
     xp = e.xp
-    change = e.solve_triangular(p, q - p)
+    change = e.solve_triangular(p, q - p, lower=True)
     excess = excess_of_change(e, change)
     outside, wide = _outside(e, p, q, bound, excess)
     if not whole and not e.any(outside):
@@ -44,7 +44,7 @@ def solve(e: Engine, p: Matrix, q: Matrix, bound: PerState, known: Route | None,
         factor, x = factor_for(e, change, excess, bound, outside)
         below = 1.0 - float(xp.finfo(x.dtype).eps)  # x = 1 is reserved for inside
         return (
-            chosen(e, outside[..., None, None], q @ factor, p),
+            chosen(e, outside[..., None, None], e.lower_product(q, factor), p),
             factor,
             xp.where(outside, xp.clip(x, None, below), 1.0),
             scale_ratio(e, change, p, q, wide),
@@ -89,13 +89,6 @@ def _outside(e: Engine, p: Matrix, q: Matrix, bound: PerState, excess: Matrix) -
     return e.branch(~sure, by_kl, by_size, p, q, bound, least, far)
 
 
-def residuals() -> tuple[Like, ...]:
-    """Return the shapes of W, x and V; inputs are (mean, scale, old mean, old scale, mean bound, cov bound)."""
-    batch = (1, 3, 5)
-    matrix = Like(batch, ((1, -2), (1, -1)))
-    return matrix, Like(batch), matrix
-
-
 def pullback(
     e: Engine, saved: Saved, cotangent: Matrix, *, old_too: bool
 ) -> tuple[Matrix, Matrix | None, PerState | None]:
@@ -112,7 +105,7 @@ def pullback(
         n *= along[..., None, None]
         inner -= n
         inner *= 2.0 * x[..., None, None]  # now 2x S⊥
-        stretch = ratio @ factor
+        stretch = e.lower_product(ratio, factor)
         pulled = e.solve_triangular(p, stretch @ inner, transpose=True)
         lower, mask = e.lower(p), outside[..., None, None]
         p_bar = pulled @ mT(stretch)
@@ -130,4 +123,4 @@ def multiplier(e: Engine, p: Matrix, q: Matrix, bound: PerState) -> PerState:
     """Compute η = 1/x − 1; 0 inside."""
     p, q, bound = align((p, 2), (q, 2), (bound, 0))
     outside = kl_of_scales(e, p, q, full=True) > bound
-    return 1.0 / any_root(e, singular_excess(e, e.solve_triangular(p, q - p)), bound, outside) - 1.0
+    return 1.0 / any_root(e, singular_excess(e, e.solve_triangular(p, q - p, lower=True)), bound, outside) - 1.0

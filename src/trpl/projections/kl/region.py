@@ -13,6 +13,7 @@ from trpl.implicit.problems import Like, Saved, Solved
 from trpl.projections.kl import diagonal
 from trpl.projections.kl import full as full_covariances
 from trpl.projections.kl.routes import NARROW, Route, route_for
+from trpl.projections.regions import MATRIX, NUMBER, VECTOR
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
@@ -44,7 +45,7 @@ class KL:
         return self.route is NARROW and not full
 
     def residuals(self, *, full: bool) -> tuple[Like, ...]:
-        return _part(full).residuals()
+        return (MATRIX, NUMBER, MATRIX) if full else (VECTOR, VECTOR, NUMBER)
 
     def solve_cov(self, e: Engine, p: Scale, q: Scale, bound: PerState, *, full: bool, whole: bool) -> Solved | None:
         return _part(full).solve(e, p, q, bound, self.route, whole=whole)

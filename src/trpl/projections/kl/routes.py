@@ -41,7 +41,7 @@ def _by_eigenvalues(
     excess = e.xp.flip(excess, axis=(-2, -1))
     x = e.branch(
         outside & (bound > LARGEST_NARROW),
-        lambda excess, bound, outside: any_root(e, e.xp.linalg.eigvalsh(excess), bound, outside),
+        lambda excess, bound, outside: any_root(e, e.eigvalsh(excess), bound, outside),
         lambda excess, bound, outside: series_root(e, excess, bound, outside),
         *(excess, bound, outside),
     )
