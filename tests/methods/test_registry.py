@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 import trpl
-from trpl.methods import find, methods, names, register
+from trpl.errors import ConfigError
+from trpl.methods import find, methods, names, register, registry
 from trpl.methods.registry import settings
+from trpl.presets import preset
 from trpl.settings import Config, setting
 
 SOURCE = Path(trpl.__file__).parent
@@ -30,6 +32,18 @@ def test_one_setting_has_one_type():
     with pytest.raises(ValueError, match="setting 'bound' of method 'clash' has another type in"):
         register(trpl.Method(name="clash", settings=Clash, make="nowhere:make"))
     assert "clash" not in names()
+
+
+def test_what_a_method_says_of_its_settings_counts(monkeypatch):
+    @dataclass(frozen=True, kw_only=True)
+    class Shortsighted(Config):
+        discount: float = setting(0.5, "γ", least=0.0, most=1.0)
+
+    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
+    register(trpl.Method(name="shortsighted", settings=Shortsighted, make="nowhere:make", contextual=False))
+    assert preset("shortsighted", "Hopper-v4").discount == 0.5
+    with pytest.raises(ConfigError, match="'shortsighted' has one covariance for all states"):
+        preset("shortsighted", "Hopper-v4", contextual=True)
 
 
 def test_every_method_says_what_everything_else_reads():

@@ -40,5 +40,5 @@ def test_kind_of_task(kind, tmp_path):
 
 @pytest.mark.parametrize("method", [m.name for m in methods() if not m.contextual])
 def test_the_one_pair_that_cannot_be(method):
-    with pytest.raises(ConfigError, match="cannot project a covariance per state"):
+    with pytest.raises(ConfigError, match="has one covariance for all states"):
         tiny.config(method, contextual=True)

@@ -41,7 +41,7 @@ REFUSED = [
     ("kl", {"num_envs": 3}, "is not a multiple of num_envs 3; the nearest multiples are 2046 and 2049"),
     ("kl", {"minibatch_size": 4096}, "larger than rollout_size"),
     ("kl", {"minibatch_size": 89}, "leaves one sample over"),
-    ("papi", {"contextual": True}, "cannot project a covariance per state"),
+    ("papi", {"contextual": True}, "method 'papi' has one covariance for all states"),
     ("kll", {}, "no method 'kll'.*did you mean 'kl'"),
 ]
 

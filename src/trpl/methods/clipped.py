@@ -22,10 +22,11 @@ class Clipped(PolicyEpochs):
     )
 
 
+_mujoco = {"policy_epochs": 10, "learning_rate": 3e-4, "learning_rate_vf": 2.5e-4, "minibatch_size": 64}
 COLUMNS: Mapping[str, Mapping[str, Any]] = {
-    "control": {"policy_epochs": 10, "learning_rate": 3e-4, "learning_rate_vf": 2.5e-4, "minibatch_size": 64},
-    "lunar": {"policy_epochs": 5, "learning_rate": 3e-4, "learning_rate_vf": 2.5e-4, "minibatch_size": 64},
-    "mujoco": {"policy_epochs": 10, "learning_rate": 3e-4, "learning_rate_vf": 2.5e-4, "minibatch_size": 64},
+    "control": _mujoco,
+    "lunar": {**_mujoco, "policy_epochs": 5},
+    "mujoco": _mujoco,
     "humanoid": {"policy_epochs": 10, "learning_rate": 1e-4, "learning_rate_vf": 1e-4, "minibatch_size": 512},
     "reacher": {"policy_epochs": 20, "learning_rate": 1e-4, "learning_rate_vf": 1e-4, "minibatch_size": 512},
     "episodic": {"policy_epochs": 20, "learning_rate": 1e-3},

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from trpl.errors import ConfigError
 from trpl.policies.heads import Head
 from trpl.settings import Config
 
@@ -56,11 +57,6 @@ class LayerSpec(NamedTuple):
         return getattr(framework, self.kind)(**given, **options, check=False)
 
 
-def nothing_implied(table: str, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return no implied settings."""
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """Everything trpl knows about a method; `register` makes it available everywhere.
@@ -80,7 +76,7 @@ class Method:
         implied: `implied(table, overrides)` returns the settings that some overrides imply.
         check: `check(values)` refuses settings that this method does not take although others of its family do.
         row: Its row in the paper's Table 1, counted from 0; rows come in blocks of three.
-        contextual: Whether it supports contextual covariances.
+        contextual: Whether it supports contextual covariances; they are refused if not.
         needs_gaussian: Whether it is restricted to Gaussian policies, excluding discrete, Beta and hybrid ones.
         controls_entropy: Whether it is a variant with entropy control, which the paper compares separately.
         figures: Named figures that include it.
@@ -95,7 +91,7 @@ class Method:
     layer: LayerSpec | None = None
     columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     source: str = ""
-    implied: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = nothing_implied
+    implied: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] | None = None
     check: Callable[[Mapping[str, Any]], None] | None = None
     row: int | None = None
     contextual: bool = True
@@ -119,6 +115,8 @@ class Method:
         Raises:
             ConfigError: A value is out of range, or the settings do not fit together.
         """
+        if values.get("contextual") and not self.contextual:
+            raise ConfigError(f"method {self.name!r} has one covariance for all states: contextual must be false")
         if self.check is not None:
             self.check(values)
         return self.settings(method=self.name, **values)

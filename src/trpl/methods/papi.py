@@ -1,10 +1,8 @@
 """PAPI as in the experiments of the trust-region layers' paper, and as originally published."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trpl.errors import ConfigError
 from trpl.methods import palette
 from trpl.methods.clipped import CODE_LEVEL, COLUMNS, Clipped
 from trpl.methods.method import Method, Style
@@ -19,11 +17,6 @@ class Papi(Clipped):
     bound: float = setting(0.015, "ε, bound on the whole KL", above=0.0, search=Real(2e-3, 0.2, log=True))
 
 
-def _shares_covariance(values: Mapping[str, Any]) -> None:
-    if values.get("contextual"):
-        raise ConfigError("PAPI cannot project a covariance per state: contextual must be false")
-
-
 _columns = {table: {**values, **CODE_LEVEL} for table, values in COLUMNS.items()}
 _columns["reacher"]["bound"] = 0.03
 _common: dict[str, Any] = {
@@ -32,7 +25,6 @@ _common: dict[str, Any] = {
     "columns": _columns,
     "contextual": False,
     "needs_gaussian": True,
-    "check": _shares_covariance,
 }
 register(
     Method(

@@ -64,5 +64,6 @@ def preset(method: str, env_id: str, **overrides: Any) -> Config:
     if env_id not in table.tasks:
         column |= UNTABLED
         source += f"; {env_id} is not one of its tasks, so these numbers were not tuned for it"
-    values = {**column, **found.implied(name, overrides), "source": source, **overrides}
+    implied = found.implied(name, overrides) if found.implied else {}
+    values = {**column, **implied, "source": source, **overrides}
     return configure(method, {**values, "env_id": env_id})

@@ -1,6 +1,7 @@
 """The paper's tables of hyperparameters, and this project's for other tasks: values shared by all columns.
 
-Values that differ between columns are with the methods (`trpl.methods`), under the names of the tables.
+Values that differ between columns are with the methods (`trpl.methods`), under the names of the tables. Values that all
+tables share are the defaults of `Config`.
 """
 
 from collections.abc import Mapping
@@ -21,24 +22,12 @@ HUMANOID = "trpl/HumanoidPaper-v4"
 REACHER = "trpl/Reacher5Sparse-v0"
 EPISODIC = "trpl/EpisodicReacher5-v0"
 
-_ALL = {
-    "gae_lambda": 0.95,
-    "discount": 0.99,
-    "value_epochs": 10,
-    "entropy_weight": 0.0,
-    "normalise_observations": True,
-    "contextual": False,
-    "hidden_sizes": (64, 64),
-    "hidden_sizes_vf": (64, 64),
-}
-
 TABLES: Mapping[str, Table] = {  # by the names that methods use for their columns
     "mujoco": Table(
         "paper, table of MuJoCo hyperparameters",
         "budget of 1465 epochs from the authors' release",
         (*MUJOCO_TASKS, *(task.replace("-v4", "-v5") for task in MUJOCO_TASKS)),
         {
-            **_ALL,
             "total_steps": 1465 * 2048,
             "rollout_size": 2048,
             "eval_every": 10,  # with the table's two windows a fifth of the run time; every epoch would be two thirds
@@ -48,20 +37,19 @@ TABLES: Mapping[str, Table] = {  # by the names that methods use for their colum
         "paper, table of ReacherSparse hyperparameters",
         "budget of 610 epochs from the authors' release",
         (REACHER, "trpl/Reacher5SparsePaper-v0"),
-        {**_ALL, "total_steps": 610 * 16384, "rollout_size": 16384, "eval_every": 1},
+        {"total_steps": 610 * 16384, "rollout_size": 16384, "eval_every": 1},
     ),
     "humanoid": Table(
         "paper, table of Humanoid hyperparameters",
         "budget of 610 epochs from the authors' release",
         (HUMANOID, "Humanoid-v4", "Humanoid-v5"),
-        {**_ALL, "total_steps": 610 * 16384, "rollout_size": 16384, "eval_every": 2},
+        {"total_steps": 610 * 16384, "rollout_size": 16384, "eval_every": 2},
     ),
     "episodic": Table(
         "this project's settings for episodic tasks",
         "60 epochs of 160 episodes",
         (EPISODIC,),
         {
-            **_ALL,
             "gae_lambda": 1.0,  # an episode is one step
             "total_steps": 60 * 160,
             "rollout_size": 160,
@@ -79,14 +67,13 @@ TABLES: Mapping[str, Table] = {  # by the names that methods use for their colum
         "settings of this project for small discrete tasks (results/discrete)",
         "100 epochs",
         ("CartPole-v1", "Acrobot-v1", "MiniGrid-Empty-5x5-v0"),
-        {**_ALL, "total_steps": 100 * 2048, "rollout_size": 2048, "eval_every": 10, "learning_rate_decay": True},
+        {"total_steps": 100 * 2048, "rollout_size": 2048, "eval_every": 10, "learning_rate_decay": True},
     ),
     "lunar": Table(
         "settings of this project for LunarLander (results/discrete)",
         "a million steps, discount and λ of rl_zoo3's PPO",
         ("LunarLander-v3",),
         {
-            **_ALL,
             "total_steps": 1_000_000,
             "rollout_size": 4096,
             "value_epochs": 5,
