@@ -33,7 +33,7 @@ def compact(run: str | Path, results: str | Path, *, place: str | Path | None = 
     for name in (METRICS, EVALUATIONS, TIMINGS):
         if (run / name).exists():
             (temporary / f"{name}.gz").write_bytes(gzip.compress((run / name).read_bytes(), mtime=0))
-    if _same(temporary, final):
+    if _content(temporary) == _content(final):
         shutil.rmtree(temporary)
         return final
     if final.exists():
@@ -55,11 +55,7 @@ def _last_epoch(folder: Path) -> int:
     return max((line["epoch"] for line in records.read(folder, METRICS)[-1:]), default=0)
 
 
-def _same(one: Path, other: Path) -> bool:
-    """Tell whether two folders hold the same files with the same bytes."""
-    if not other.is_dir():
-        return False
-    names = sorted(path.name for path in one.iterdir())
-    return names == sorted(path.name for path in other.iterdir()) and all(
-        (one / name).read_bytes() == (other / name).read_bytes() for name in names
-    )
+def _content(folder: Path) -> dict[str, bytes | None]:
+    """Read the files of a folder, by name; None for a folder inside."""
+    inside = folder.iterdir() if folder.is_dir() else ()
+    return {path.name: path.read_bytes() if path.is_file() else None for path in inside}

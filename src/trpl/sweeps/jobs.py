@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trpl.errors import ConfigError
 from trpl.methods.registry import config_from_json, plugins
@@ -23,6 +23,7 @@ from trpl.runs.folder import LOG, is_run, read_config
 from trpl.settings.config import Config, differing
 from trpl.sweeps.plan import overrides_of
 
+K = TypeVar("K")
 THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
     "NPROC",  # XLA's
@@ -169,15 +170,26 @@ def release(process: subprocess.Popen) -> None:
 
 
 def describe_exit(code: int) -> str:
-    """Describe a non-zero exit code.
+    """Describe an exit code as a predicate for the subject "it"; "" for success."""
+    if code < 0:
+        return f"was killed by signal {-code}"
+    return f"ended with exit code {code}" if code else ""
+
+
+def take_ended(processes: dict[K, subprocess.Popen]) -> list[tuple[K, str]]:
+    """Remove the workers that have ended.
 
     Args:
-        code: The exit code; negative ones are signals.
+        processes: The workers; those that have ended are removed.
 
     Returns:
-        A predicate for the subject "it".
+        The keys of those, each with the reason of its failure, "" for none.
     """
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    codes = {key: process.poll() for key, process in processes.items()}
+    ended = {key: describe_exit(code) for key, code in codes.items() if code is not None}
+    for key in ended:
+        release(processes.pop(key))
+    return list(ended.items())
 
 
 def log_tail(log: Path, *, num_lines: int = 15) -> str:

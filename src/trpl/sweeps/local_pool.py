@@ -2,9 +2,8 @@
 
 import subprocess
 import time
-from collections.abc import Iterator
 
-from trpl.sweeps.jobs import Job, describe_exit, release, start_job
+from trpl.sweeps.jobs import Job, release, start_job, take_ended
 
 POLL_SECONDS = 0.05
 
@@ -28,17 +27,9 @@ class LocalPool:
     def ended(self, *, timeout: float) -> list[tuple[Job, str]]:
         """List ended jobs, each with a failure reason ("" for none), waiting up to `timeout` seconds for the first."""
         until = time.monotonic() + timeout
-        while not (found := list(self._collect())) and self._processes and time.monotonic() < until:
+        while not (found := take_ended(self._processes)) and self._processes and time.monotonic() < until:
             time.sleep(POLL_SECONDS)
         return found
-
-    def _collect(self) -> Iterator[tuple[Job, str]]:
-        for job, process in list(self._processes.items()):
-            code = process.poll()
-            if code is not None:
-                release(process)
-                del self._processes[job]
-                yield job, describe_exit(code) if code else ""
 
     def stop(self) -> None:
         """Ask every job to save and stop."""

@@ -91,4 +91,4 @@ def _failure(reference: Any) -> str:
         return f"lost its node or worker ({type(error).__name__})"
     except (exceptions.RayError, subprocess.SubprocessError, OSError) as error:
         return f"could not be run ({type(error).__name__}: {str(error).strip().splitlines()[-1]})"
-    return describe_exit(int(code)) if code else ""  # type: ignore[arg-type]
+    return describe_exit(int(code))  # type: ignore[arg-type]

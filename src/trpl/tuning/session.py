@@ -16,7 +16,7 @@ from trpl.runs.environments import make_evaluator
 from trpl.runs.folder import COMPILED
 from trpl.runs.screen import Screen, standard_error
 from trpl.runs.stopping import stop_requests
-from trpl.sweeps.jobs import describe_exit, log_tail, options, release, start_worker
+from trpl.sweeps.jobs import log_tail, options, release, start_worker, take_ended
 from trpl.sweeps.sweep import NUM_TRIES
 from trpl.tuning.study import STORAGE_VARIABLE, Tuning, best_preset, best_trial, breakdowns, count_states, open_study
 
@@ -114,20 +114,15 @@ class Workers:
 
     def handle_ended(self, *, stopping: bool) -> None:
         """Forget processes that have ended; restart a crashed one, or note its second crash."""
-        for number, process in list(self.processes.items()):
-            code = process.poll()
-            if code is None:
-                continue
-            del self.processes[number]
-            release(process)
-            if code == 0 or stopping:
+        for number, reason in take_ended(self.processes):
+            if stopping or not reason:
                 continue
             self._crashes[number] += 1
             if self._crashes[number] < NUM_TRIES:
                 self.start(number)
             else:
                 log = self.log(number)
-                self.failures.append(f"worker {number} {describe_exit(code)}; the end of {log}:\n{log_tail(log)}")
+                self.failures.append(f"worker {number} {reason}; the end of {log}:\n{log_tail(log)}")
 
     def stop(self) -> None:
         """Ask every worker to save and stop."""
