@@ -63,11 +63,11 @@ def test_one_of_them_serves_a_batch(case, kind):
 @every_case
 @pytest.mark.parametrize("shapes", [((NUM,), (1,)), ((1,), (NUM,)), ((), (NUM,)), ((2, NUM), (NUM,))], ids=str)
 def test_policies_of_different_batch_shapes_give_a_policy(case, kind, shapes):
-    """Mean and covariance of one batch, as penalty and audit ask; one part may be inside and another outside."""
-    core = {"diag": 1, "full": 2}[kind]
+    """Mean and covariance of one batch, that of both policies, also where one part is inside, or all of it."""
+    core, batch_of_both = {"diag": 1, "full": 2}[kind], np.broadcast_shapes(*shapes)
     layer, make = case.make(framework, 0.5, 0.01), TYPES[kind]
     for shared, (mean, scale) in itertools.product(
-        itertools.product([False, True], repeat=2), [(0.1, 0.5), (3.0, 0.5), (3.0, 1.0), (0.1, 1.0)]
+        itertools.product([False, True], repeat=2), [(0.1, 0.5), (3.0, 0.5), (3.0, 1.0), (0.1, 1.0), (0.0, 1.0)]
     ):
         p, q = (
             make(
@@ -79,7 +79,8 @@ def test_policies_of_different_batch_shapes_give_a_policy(case, kind, shapes):
             for batch, one, m, s in zip(shapes, shared, (mean, 0.0), (scale, 1.0), strict=True)
         )
         projected = layer(p, q)
-        assert projected.scale.shape[:-core] in ((), projected.mean.shape[:-1])
+        assert projected.mean.shape[:-1] == batch_of_both
+        assert projected.scale.shape[:-core] in ((), batch_of_both)
         audit = layer.audit(p, projected, q)
         after = audit.after.mean + audit.after.cov if case.joint else audit.after.mean
         assert float(after.max()) <= 0.5 * (1 + 1e-8)

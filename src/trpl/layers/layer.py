@@ -143,21 +143,22 @@ def project(
         projected = control_entropy(projected, *entropy, equality=equality)
         if check:
             _accept(family, projected)
-    return projected if old.batch_shape == batch else _in_one_batch(family, projected)
+    if old.batch_shape != batch:
+        projected = _in_batch(broadcast_shapes(batch, old.batch_shape), family, projected)
+    return projected
 
 
-def _in_one_batch(family: GaussianFamily, p: Gaussian) -> Gaussian:
-    """Broadcast mean and covariance, of which policies of different batch shapes left one with fewer axes.
+def _in_batch(batch: tuple[int, ...], family: GaussianFamily, p: Gaussian) -> Gaussian:
+    """Broadcast mean and covariance to both policies' batch: a part with nothing outside is still the predicted one.
 
     A covariance without batch axes remains shared.
     """
-    core = family.cores[1]
-    batch, own = p.batch_shape, tuple(p.scale.shape[: p.scale.ndim - core])
-    if own in ((), batch):
-        return p
-    whole, xp = broadcast_shapes(batch, own), engine_of(*p).xp
+    xp, shared = engine_of(*p).xp, p.scale.ndim == family.cores[1]
     return family.make(
-        [xp.broadcast_to(x, (*whole, *x.shape[x.ndim - n :])) for x, n in zip(p, family.cores, strict=True)]
+        [
+            x if tuple(x.shape[: x.ndim - n]) == front else xp.broadcast_to(x, (*front, *x.shape[x.ndim - n :]))
+            for x, n, front in zip(p, family.cores, (batch, () if shared else batch), strict=True)
+        ]
     )
 
 

@@ -101,7 +101,8 @@ class SeparateLayer(Generic[A]):
             entropy: The entropy of each state; excludes `min_entropy`.
 
         Returns:
-            The projected policy, in the form of the predicted one; a part with nothing outside is the same array.
+            The projected policy, in the form of the predicted one; a part with nothing outside is the same array,
+            broadcast if the old policy has more batch axes or longer ones.
 
         Raises:
             ValueError: If the arguments are inconsistent, or are not policies, bounds or entropies.
