@@ -193,6 +193,9 @@ def test_an_older_python_is_told_in_one_line(monkeypatch):
     monkeypatch.setattr(sys, "version", "3.10.1 (main)")
     with pytest.raises(ImportError, match=r"^trpl needs Python 3\.11 or newer; this is 3\.10\.1$"):
         importlib.reload(trpl)
+    monkeypatch.setattr(sys, "argv", ["-m"])  # as `python -m trpl.cli` has it while the package is imported
+    with pytest.raises(SystemExit, match=r"^trpl needs Python 3\.11 or newer; this is 3\.10\.1$"):
+        importlib.reload(trpl)
     monkeypatch.undo()
     importlib.reload(trpl)
     assert builtins.isinstance(trpl.__version__, str)

@@ -28,7 +28,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if sys.version_info < (3, 11):  # noqa: UP036
-    raise ImportError(f"trpl needs Python 3.11 or newer; this is {sys.version.split()[0]}")
+    too_old = f"trpl needs Python 3.11 or newer; this is {sys.version.split()[0]}"
+    raise SystemExit(too_old) if sys.argv[:1] == ["-m"] else ImportError(too_old)  # `python -m trpl.cli`: no traceback
 
 from trpl.errors import ConvergenceError
 from trpl.families import Bernoulli, Beta, Categorical, Product, SparseCategorical, entropy, kl, log_prob
