@@ -70,7 +70,7 @@ def test_an_object_and_arguments(tmp_path):
     assert not hasattr(env, "x")  # copies were trained on
     found = trpl.train("ppo-m", "Pendulum-v1", steps=32, out=tmp_path / "b", env_kwargs={"g": 1.5}, **SMALL)
     assert found.config.env_kwargs == {"g": 1.5}
-    with pytest.raises(FaultyEnvironmentError, match="handed over as an object, so g must be given when that is made"):
+    with pytest.raises(FaultyEnvironmentError, match="handed over as an object: give g when you make that object"):
         trpl.train("ppo-m", env, out=tmp_path / "c", env_kwargs={"g": 1.5}, **SMALL)
     with pytest.raises(ConfigError, match=r"'processes' needs an environment by its name.*'threads' takes it"):
         trpl.train("ppo-m", env, out=tmp_path / "c", vectorisation="processes", **SMALL)

@@ -6,6 +6,7 @@ seen itself since. What a lane collects depends on nothing that another lane doe
 threads or in processes, with the same bits.
 """
 
+import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -195,15 +196,9 @@ def spawned(generator: np.random.Generator, number: int) -> list[np.random.Gener
 
 def joined(segments: Sequence[Segment]) -> Segment:
     """Put the segments of N lanes side by side, and what ended in order of time."""
-    return Segment(
-        observations=np.stack([lane.observations for lane in segments], axis=1),
-        actions=np.stack([lane.actions for lane in segments], axis=1),
-        rewards=np.stack([lane.rewards for lane in segments], axis=1),
-        terminated=np.stack([lane.terminated for lane in segments], axis=1),
-        truncated=np.stack([lane.truncated for lane in segments], axis=1),
-        following=np.stack([lane.following for lane in segments]),
-        final=sorted((ended for lane in segments for ended in lane.final), key=lambda ended: ended[:2]),
-    )
+    *steps, following, final = zip(*segments, strict=True)
+    ended = sorted(itertools.chain(*final), key=lambda episode: episode[:2])
+    return Segment(*(np.stack(part, axis=1) for part in steps), following=np.stack(following), final=ended)
 
 
 def joined_states(states: Sequence[LaneState]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

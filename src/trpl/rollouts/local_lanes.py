@@ -1,5 +1,6 @@
 """Lanes in this process, one after the other or in threads."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from queue import Empty, SimpleQueue
@@ -59,12 +60,7 @@ class LocalLanes(Lanes):
 
     def _finish(self, parts: Sequence[Part]) -> Sequence[Segment]:
         """Take all steps of every part."""
-        segments: list[Segment] = []
-        for part in parts:
-            while (segment := advance(part, TURN)) is None:
-                pass
-            segments.append(segment)
-        return segments
+        return [segment for part in parts if (segment := advance(part, sys.maxsize)) is not None]
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         return joined_states([lane.state() for lane in self.lanes])

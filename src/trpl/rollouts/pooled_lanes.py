@@ -16,7 +16,7 @@ from trpl.rollouts.task_spec import Task, as_task
 
 
 class PooledLanes(Lanes):
-    """`envpool`'s own tasks: faster with many environments and many cores. All share one normaliser and one noise.
+    """`envpool`'s own tasks: faster with many environments and many cores. All share one normaliser and one generator.
 
     Limitations: it has its own simulations of the standard tasks, not those registered with Gymnasium (such as the
     project's own), and its generators cannot be set, so an unfinished episode cannot be replayed: a resumed run starts

@@ -80,7 +80,7 @@ def _copies(env: gym.Env) -> Callable[..., gym.Env]:
     def copied(*, render_mode: str | None = None, **arguments: Any) -> gym.Env:
         if arguments:
             words = ", ".join(arguments)
-            raise ValueError(f"it was handed over as an object, so {words} must be given when that is made")
+            raise ValueError(f"the environment was handed over as an object: give {words} when you make that object")
         return copy.deepcopy(env)
 
     return copied
