@@ -27,7 +27,7 @@ from trpl.losses import normalised, surrogate
 from trpl.methods.papi import Papi
 from trpl.policies.heads import GaussianHead
 from trpl.policies.networks import PolicyNetwork, Weights, hidden
-from trpl.policies.weights import affine
+from trpl.policies.weights import affine, as_affine, raw_name
 
 MANY_REJECTED, LEARNING_RATE_CUT = 4, 0.8
 ROUNDING = 1e-4  # relative margin for rounding: projecting onto ε(1 − this) keeps the measured KL within ε
@@ -184,7 +184,7 @@ def ascend(
         policy_loss = surrogate(log_prob(policy, actions) - old_log_prob, advantages)
         return policy_loss, {"policy_loss": policy_loss}
 
-    free = {"head": region.head, "raw": weights[f"{head.spread}/raw"]}
+    free = {"head": region.head, "raw": weights[raw_name(head.spread)]}
     data = (features, samples.actions, samples.advantages, samples.old_log_prob)
     free, _ = learner.fit_afresh(loss, free, data, orders=orders, learning_rate=learning_rate)
     return candidate(free)
@@ -192,5 +192,5 @@ def ascend(
 
 def with_head(policy: PolicyNetwork, weights: Weights, candidate: Candidate) -> Weights:
     """Write the candidate's mean head and covariance into `weights`."""
-    weights = weights | {"mean/weight": candidate.head[:-1], "mean/bias": candidate.head[-1]}
-    return policy.set_shared(weights, candidate.shape)
+    mean = as_affine("mean", candidate.head[:-1], candidate.head[-1])
+    return policy.set_shared(weights | mean, candidate.shape)

@@ -14,7 +14,7 @@ from trpl.policies import covariances
 from trpl.policies.heads import GaussianHead, Head
 from trpl.policies.normaliser import standardise
 from trpl.policies.storage import newest_checkpoint, read_checkpoint, stored_head
-from trpl.policies.weights import affine, hidden_names
+from trpl.policies.weights import SCALE, SHIFT, affine, hidden_names, raw_name
 
 add, tanh = np.add, np.tanh  # bound once: acting runs at every environment step
 
@@ -27,7 +27,7 @@ class HeadActor:
         self.head = head
         self._layers = [affine(weights, name) for name in hidden_names(weights)]
         self._endings = {ending.name: affine(weights, ending.name) for ending in head.layers}
-        self._shared = {name: weights[f"{name}/raw"] for name in head.shared}
+        self._shared = {name: weights[raw_name(name)] for name in head.shared}
         first_weight, _ = [*self._layers, *self._endings.values()][0]
         self.obs_size = len(first_weight)
 
@@ -59,10 +59,10 @@ class GaussianActor(HeadActor):
 
     def __init__(self, weights: Mapping[str, Any], head: GaussianHead):
         super().__init__(weights, head)
-        self._covariance, self._dim = head.covariance, head.action_size
+        self._covariance, self._scaled = head.covariance, head.scaled
         self._mean, self._spread = self._endings["mean"], self._endings.get(head.spread)
         if self._spread is None:
-            self._shared_scale = self._scale(self._shared[head.spread])
+            self._shared_scale = self._scale(self._mean[1], self._shared[head.spread])
         # single observations: matrix times vector with the transpose stored contiguously, which is fastest in NumPy
         self._single = [(np.ascontiguousarray(weight.T).dot, bias) for weight, bias in self._layers]
         self._single_mean = np.ascontiguousarray(self._mean[0].T).dot, self._mean[1]
@@ -74,8 +74,8 @@ class GaussianActor(HeadActor):
     def sample(self, observations: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return mean + L·noise with Σ = LLᵀ and standard normal `noise` [..., act], neither squashed nor clipped."""
         features, mean = self._features_and_mean(observations)
-        scale = self._shared_scale if self._spread is None else self._scale(_affine(features, self._spread))
-        return add(mean, self._scaled(noise, scale), mean)
+        scale = self._shared_scale if self._spread is None else self._scale(mean, _affine(features, self._spread))
+        return add(mean, self._scaled(scale, noise), mean)
 
     def prepared(self, noise: np.ndarray) -> tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], np.ndarray]:
         """Return an equivalent of `sample` for a loop over single observations, and the noise [T, act] to give it.
@@ -84,15 +84,12 @@ class GaussianActor(HeadActor):
         """
         if self._spread is not None:
             return self.sample, noise
-        return self._shifted, self._scaled(noise, self._shared_scale) + self._mean[1]
+        return self._shifted, self._scaled(self._shared_scale, noise) + self._mean[1]
 
     def _shifted(self, observation: np.ndarray, shift: np.ndarray) -> np.ndarray:
         """Return the network's last product plus `shift`, which includes its bias."""
         action = self._single_mean[0](self._single_features(observation))
         return add(action, shift, action)
-
-    def _scaled(self, noise: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        return scale * noise if self._covariance == "diagonal" else (scale @ noise[..., None])[..., 0]
 
     def _single_features(self, x: np.ndarray) -> np.ndarray:
         for dot, bias in self._single:
@@ -110,13 +107,8 @@ class GaussianActor(HeadActor):
             x = tanh(_affine(x, layer))
         return x, _affine(x, self._mean)
 
-    def _scale(self, raw: np.ndarray) -> np.ndarray:
-        """Compute standard deviations or Cholesky factors from raw numbers."""
-        return (
-            covariances.positive(raw)
-            if self._covariance == "diagonal"
-            else covariances.cholesky_from_raw(raw, self._dim)
-        )
+    def _scale(self, mean: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        return covariances.gaussian(mean, raw, self._covariance).scale
 
 
 def _affine(x: np.ndarray, layer: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
@@ -196,5 +188,5 @@ def load_policy(run: str | Path) -> Policy:
     """
     arrays, meta = read_checkpoint(newest_checkpoint(run), part="policy")
     head = stored_head(arrays, meta)
-    shift, scale = arrays["observation/shift"], arrays["observation/scale"]
+    shift, scale = arrays[SHIFT], arrays[SCALE]
     return Policy(make_actor(arrays, head), shift=shift, scale=scale, clip=meta["observation_clip"])

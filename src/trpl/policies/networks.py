@@ -14,7 +14,7 @@ from jax import Array
 
 from trpl.families import Policy
 from trpl.policies.heads import Head
-from trpl.policies.weights import affine, hidden_name, hidden_names
+from trpl.policies.weights import affine, as_affine, hidden_name, hidden_names, raw_name
 from trpl.types import cast
 
 Weights = dict[str, Array]
@@ -38,14 +38,14 @@ class PolicyNetwork:
         features_size = (self.obs_size, *self.hidden_sizes)[-1]
         for own_key, (name, size) in zip(keys, self.head.layers, strict=False):
             weights |= init_layer(own_key, name, (features_size, size), gain=HEAD_GAIN)
-        weights |= {f"{name}/raw": jnp.zeros(size) for name, size in self.head.shared.items()}
+        weights |= {raw_name(name): jnp.zeros(size) for name, size in self.head.shared.items()}
         return weights | cast("Weights", self.head.initial(jnp))
 
     def __call__(self, weights: Weights, observations: Array) -> Policy[Array]:
         """Predict a distribution per observation; shared numbers have no batch axes."""
         features = hidden(weights, observations)
         outputs = {ending.name: layer(weights, ending.name, features) for ending in self.head.layers}
-        return self.head.distribution(outputs | {name: weights[f"{name}/raw"] for name in self.head.shared})
+        return self.head.distribution(outputs | {name: weights[raw_name(name)] for name in self.head.shared})
 
     def log_prob(self, policy: Policy[Array], actions: Array) -> Array:
         """Compute the log-density of a rollout's actions [..., action_size] under a policy of this network."""
@@ -53,7 +53,7 @@ class PolicyNetwork:
 
     def set_shared(self, weights: Weights, projected: Policy[Array]) -> Weights:
         """Set the shared numbers to those of a projection, averaged over states if it made them contextual."""
-        return weights | {f"{name}/raw": value for name, value in self.head.shared_values(projected).items()}
+        return weights | {raw_name(name): value for name, value in self.head.shared_values(projected).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,7 @@ class ValueNetwork:
 
 def init_layer(key: Array, name: str, shape: tuple[int, int], *, gain: float) -> Weights:
     """Draw one layer: an orthogonal weight of the given gain, and bias 0."""
-    weight = jax.nn.initializers.orthogonal(gain)(key, shape)
-    return {f"{name}/weight": weight, f"{name}/bias": jnp.zeros(shape[1])}
+    return as_affine(name, jax.nn.initializers.orthogonal(gain)(key, shape), jnp.zeros(shape[1]))
 
 
 def init_hidden(key: Array, obs_size: int, hidden_sizes: Sequence[int]) -> Weights:

@@ -25,7 +25,7 @@ import numpy as np
 from trpl.errors import CheckpointError
 from trpl.policies.actions import map_problem, stored_map
 from trpl.policies.heads import GaussianHead, Head, from_json
-from trpl.policies.weights import affine, covariance_of, hidden_names, is_contextual
+from trpl.policies.weights import SCALE, SHIFT, affine, as_affine, covariance_of, hidden_names, is_contextual, raw_name
 
 FOLDER, BEST = "checkpoints", "best"
 MANIFEST = "manifest.json"
@@ -243,8 +243,8 @@ def _policy_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
 def _number_problem(arrays: Arrays, head: Head) -> str | None:
     """Describe which array is missing or not made of finite floats."""
     layers = [*hidden_names(arrays), *(ending.name for ending in head.layers)]
-    wanted = [f"{layer}/{kind}" for layer in layers for kind in ("weight", "bias")]
-    for name in (*wanted, "observation/shift", "observation/scale", *(f"{name}/raw" for name in head.shared)):
+    wanted = [name for layer in layers for name in as_affine(layer, None, None)]
+    for name in (*wanted, SHIFT, SCALE, *map(raw_name, head.shared)):
         if name not in arrays:
             return f"{name} is missing"
         if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
@@ -260,12 +260,10 @@ def _shape_problem(arrays: Arrays, head: Head) -> str | None:
         return "its first layer is not a matrix"
     widths = [first.shape[0], *(affine(arrays, layer)[1].size for layer in hidden)]
     layers = [*zip(hidden, widths, widths[1:], strict=False), *((name, widths[-1], size) for name, size in head.layers)]
-    wanted = {
-        **{f"{name}/weight": (inputs, outputs) for name, inputs, outputs in layers},
-        **{f"{name}/bias": (outputs,) for name, _, outputs in layers},
-        **{f"{name}/raw": (length,) for name, length in head.shared.items()},
-        **dict.fromkeys(("observation/shift", "observation/scale"), (widths[0],)),
-    }
+    wanted = {SHIFT: (widths[0],), SCALE: (widths[0],)}
+    wanted |= {raw_name(name): (length,) for name, length in head.shared.items()}
+    for name, inputs, outputs in layers:
+        wanted |= as_affine(name, (inputs, outputs), (outputs,))
     if not head.action_size or not widths[0] or any(arrays[name].shape != shape for name, shape in wanted.items()):
         return "its layers do not fit together"
     return None
@@ -273,9 +271,9 @@ def _shape_problem(arrays: Arrays, head: Head) -> str | None:
 
 def _normaliser_problem(arrays: Arrays, meta: Mapping[str, Any]) -> str | None:
     """Describe why observations cannot be normalised."""
-    shift, scale = np.abs(arrays["observation/shift"]), arrays["observation/scale"]
+    shift, scale = np.abs(arrays[SHIFT]), arrays[SCALE]
     if not ((shift < LARGEST_STATISTIC) & (scale > 1 / LARGEST_STATISTIC) & (scale < LARGEST_STATISTIC)).all():
-        return "its observation/shift and observation/scale are not valid statistics of observations"
+        return f"its {SHIFT} and {SCALE} are not valid statistics of observations"
     clip = meta.get("observation_clip", "missing")
     if clip is not None and not (type(clip) in (int, float) and 0 < clip < np.inf):
         return f"its observation_clip is {clip!r}"

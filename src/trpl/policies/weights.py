@@ -6,12 +6,14 @@ std/raw or chol/raw                       a shared covariance, as raw numbers (`
 std/weight, std/bias or chol/...          instead of these: a head for a contextual covariance
 logits/..., shape/...                     instead of all these: the last layer of a discrete or of a Beta policy
 part0.mean/..., part1.logits/...          the last layers of a product's parts
+observation/shift, observation/scale      the observation normaliser, in checkpoints
 """
 
 from collections.abc import Mapping
 from typing import TypeVar
 
 SPREADS = {"diagonal": "std", "full": "chol"}  # covariance → the prefix of its weights
+SHIFT, SCALE = "observation/shift", "observation/scale"
 A = TypeVar("A")
 
 
@@ -26,6 +28,16 @@ def hidden_names(weights: Mapping[str, A]) -> list[str]:
     while f"{hidden_name(len(names))}/weight" in weights:
         names.append(hidden_name(len(names)))
     return names
+
+
+def as_affine(name: str, weight: A, bias: A) -> dict[str, A]:
+    """Return weight and bias of the layer `name` by their names; `affine` finds them again."""
+    return {f"{name}/weight": weight, f"{name}/bias": bias}
+
+
+def raw_name(name: str) -> str:
+    """Name the numbers that all states share."""
+    return f"{name}/raw"
 
 
 def affine(weights: Mapping[str, A], name: str) -> tuple[A, A]:

@@ -11,6 +11,7 @@ import numpy as np
 from trpl.errors import CheckpointError
 from trpl.policies.heads import GaussianHead, Head
 from trpl.policies.storage import BEST, FOLDER, check, newest_checkpoint, read_checkpoint, write_checkpoint
+from trpl.policies.weights import SCALE, SHIFT
 from trpl.rollouts import Collector, Evaluator
 
 LEARNER, COLLECTOR = "learner/", "collector/"
@@ -56,8 +57,8 @@ def policy_arrays(state: Any, head: Head, collector: Collector) -> dict[str, np.
     actions = head.actions if isinstance(head, GaussianHead) else None
     return {
         **{name: np.asarray(weight) for name, weight in state.policy.items()},
-        "observation/shift": normaliser.mean if normaliser.enabled else np.zeros(size),
-        "observation/scale": normaliser.scale if normaliser.enabled else np.ones(size),
+        SHIFT: normaliser.mean if normaliser.enabled else np.zeros(size),
+        SCALE: normaliser.scale if normaliser.enabled else np.ones(size),
         **({} if actions is None else actions.arrays()),
     }
 
@@ -86,7 +87,7 @@ def warm_start(state: Any, collector: Collector, *, source: Path) -> Any:
                 f"{source} does not fit this run's policy ({name} is missing or of another shape): it takes the same"
                 " task, hidden_sizes, policy and covariance"
             )
-    collector.normaliser.start_from(arrays["observation/shift"], arrays["observation/scale"])
+    collector.normaliser.start_from(arrays[SHIFT], arrays[SCALE])
     policy = {name: jax.numpy.asarray(arrays[name]) for name in state.policy}
     value = _value_of(source)
     fits = value.keys() == state.value.keys() and all(value[n].shape == w.shape for n, w in state.value.items())

@@ -79,7 +79,11 @@ class GaussianHead:
 
     def sample(self, outputs: Mapping[str, np.ndarray], noise: np.ndarray) -> np.ndarray:
         mean, scale = self.distribution(outputs)
-        return mean + (scale * noise if self.covariance == "diagonal" else (scale @ noise[..., None])[..., 0])
+        return mean + self.scaled(scale, noise)
+
+    def scaled(self, scale: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Multiply standard normal noise by L with Σ = LLᵀ: standard deviations, or a Cholesky factor."""
+        return scale * noise if self.covariance == "diagonal" else (scale @ noise[..., None])[..., 0]
 
     def mode(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         return outputs["mean"]
