@@ -5,6 +5,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -65,8 +66,12 @@ def state() -> str:
 
 def runs_of(folder: str) -> list[Run]:
     """The runs in a folder of results/, none where it is not there."""
-    path = RESULTS / folder
-    return read_runs([path])[0] if path.is_dir() else []
+    return list(_read(RESULTS / folder))
+
+
+@cache
+def _read(path: Path) -> tuple[Run, ...]:
+    return tuple(read_runs([path])[0]) if path.is_dir() else ()
 
 
 class Entry(NamedTuple):
@@ -108,9 +113,27 @@ def by_cell(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
 COLUMNS = {"early": "After a fifth of the budget (20 %)", "final": "Final"}
 
 
+def runs_by_name(folder: str) -> dict[tuple[str, str], list[Run]]:
+    """Runs of a folder by task and method, the variant after it where there is one: ENV/METHOD[/VARIANT]/seed-N."""
+    found: dict[tuple[str, str], list[Run]] = {}
+    for run in runs_of(folder):
+        variant = run.path.parent.name
+        name = run.method if variant == run.method else f"{run.method} {variant}"
+        found.setdefault((run.env_id, name), []).append(run)
+    return found
+
+
+def caption(command: str, runs: Iterable[Run]) -> str:
+    """The line under a table: what makes it, and the commits of its runs, which give the same bits."""
+    commits = ", ".join(sorted({run.commit[:8] for run in runs if run.commit})) or "– (none are in yet)"
+    return f"*`{command}`; runs of commit {commits}*"
+
+
 def table1() -> str:
     """The paper's two columns as a table each, methods down and tasks across: ours, ours as released, the paper's."""
-    return "\n".join(f"**{words}**\n\n{column_of_table1(column)}" for column, words in COLUMNS.items())
+    shown = [run for folder in ("table1", "early", "humanoid") for run in runs_of(folder)]
+    columns = [f"**{words}**\n\n{column_of_table1(column)}" for column, words in COLUMNS.items()]
+    return "\n".join([*columns, caption("python docs/make_results.py", shown), ""])
 
 
 def column_of_table1(column: str) -> str:

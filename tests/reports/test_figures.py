@@ -138,6 +138,15 @@ def test_variants_of_a_method_do_not_look_like_another_method(tmp_path):
     assert len(found) == len(set(found.values())) == 3
 
 
+def test_the_legend_has_the_order_of_the_methods_also_if_the_first_task_lacks_some(tmp_path):
+    """It began with the first task's lines and put the others' after them: KL-E before FROB-E."""
+    for task, methods in (("Hopper-v4", ["kl-e", "ppo"]), ("Ant-v4", ["frobenius-e", "kl-e", "ppo"])):
+        write_runs(tmp_path, methods=methods, tasks=(task,), num_epochs=5)
+    with mpl.rc_context():
+        figure = FROM_RUNS["entropy-curves"](read_runs([tmp_path])[0])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["PPO", "FROB-E", "KL-E"]
+
+
 def test_ablation_shows_each_weight_and_the_bound(runs):
     (axes,), labels = drawn("penalty-ablation", runs["penalty-ablation"])
     assert labels == {"α = 0.5", "α = 8", "full regression", "bound"}

@@ -109,6 +109,17 @@ def test_returns_below_ten_have_decimals(tmp_path):
     assert ">0.71</td>" in page  # a run
 
 
+def test_comparing_w2_with_frobenius_says_how_often_they_differ(tmp_path):
+    """Their mean parts are equal: where the covariance bound does not bind they are one algorithm."""
+    root = write_runs(tmp_path / "runs", methods=("w2", "frobenius"), num_epochs=40)
+    page = write_report([root], tmp_path / "out", figures=False).read_text()
+    most = max(100 * float(row["share_binding"]) for row in rows_of(tmp_path / "out" / "audit.csv"))
+    assert f"here in at most {most:.1f} % of " in page
+    assert "Binds (% of states)" in page
+    other = write_runs(tmp_path / "others", methods=("kl", "w2"), num_epochs=40)
+    assert "project means alike" not in write_report([other], tmp_path / "out", figures=False).read_text()
+
+
 def test_page_asks_for_nothing_from_elsewhere(report):
     page = report.read_text()
     assert "default-src 'none'" in page

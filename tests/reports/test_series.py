@@ -101,4 +101,5 @@ def test_audit_by_hand(group):
     assert found.network_mean == pytest.approx(before.mean() / 0.03)
     assert found.network_worst == pytest.approx(3 * before.max() / 0.03)
     assert found.share_outside == pytest.approx((before > 0.03).mean())
+    assert found.share_binding == pytest.approx(10 * before.mean())  # the share of projected states of these runs
     assert found.projected_worst == pytest.approx(1.0)

@@ -98,6 +98,41 @@ def test_intervals_of_paired_and_unpaired_differences_cover():
     assert np.abs(held / 1000 - 0.95).max() < 0.025
 
 
+def covered_differences(draw, other, truth, *, counts, repeats=2000):
+    """Share of Welch's intervals of the difference of two methods that hold the true one."""
+    rng, held = np.random.default_rng(counts[0]), 0
+    for _ in range(repeats):
+        x, y = draw(rng, counts[0]), other(rng, counts[1])
+        found = s.compare(s.mean_difference, [x], [y], paired=False, generator=rng)
+        held += bool(found.low <= truth <= found.high)
+    return held / repeats
+
+
+@pytest.mark.parametrize("counts", [(3, 3), (3, 5), (5, 5)])
+@pytest.mark.parametrize("ratio", [1.0, 4.0])
+def test_intervals_of_differences_cover_also_where_spreads_differ(counts, ratio):
+    def draw(rng, n):
+        return rng.normal(4000, 700, n)
+
+    def other(rng, n):
+        return rng.normal(3000, 700 * ratio, n)
+
+    assert covered_differences(draw, other, 1000, counts=counts) == pytest.approx(0.95, abs=0.025)
+
+
+def gaits(rng, n):
+    """Final returns where half of the seeds find a slow gait and half a fast one, about as on HalfCheetah."""
+    return np.where(rng.random(n) < 0.5, rng.normal(6500, 800, n), rng.normal(2100, 100, n))
+
+
+def test_two_gaits_are_too_much_for_intervals_of_means_but_not_of_differences():
+    """docs/results.md has these shares: three seeds of one gait lie close together, far from the mean of all."""
+    assert coverage(gaits, 4300, num_runs=3) == pytest.approx(0.79, abs=0.025)
+    assert coverage(gaits, 4300, num_runs=5) == pytest.approx(0.93, abs=0.02)
+    for counts in ((3, 3), (5, 5)):
+        assert covered_differences(gaits, gaits, 0, counts=counts) > 0.94
+
+
 def test_the_bootstrap_of_few_runs_is_not_printed():
     """Of three values it is their range, which covers the middle in 75 % of cases."""
     for statistic in (s.iqm, s.median, s.optimality_gap):
@@ -115,6 +150,16 @@ def test_runs_needed_have_the_power_they_promise():
         for _ in range(2000)
     ]
     assert np.mean(hits) == pytest.approx(0.8, abs=0.03)
+
+
+def test_runs_needed_are_enough_for_two_methods_apart():
+    """The same number of each of two methods, whose seeds have nothing in common, by Welch's interval."""
+    count, rng = student.runs_needed(1.0, np.hypot(1.2, 0.9)), np.random.default_rng(4)
+    hits = 0
+    for _ in range(2000):
+        x, y = rng.normal(1, 1.2, count), rng.normal(0, 0.9, count)
+        hits += s.compare(s.mean_difference, [x], [y], paired=False, generator=rng).low > 0
+    assert hits / 2000 == pytest.approx(0.82, abs=0.05)
 
 
 def test_interval_agrees_with_scipy_bootstrap():

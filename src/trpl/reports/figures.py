@@ -54,7 +54,8 @@ def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figu
     """Draw `panels` in even rows of at most `columns` with a shared legend; `x` is "steps" or "seconds"."""
     rows = -(-len(panels) // columns)
     columns = -(-len(panels) // rows)
-    legend = {line.label: line.style for panel in panels for line in panel.lines}
+    fullest_first = sorted(panels, key=lambda panel: -len(panel.lines))  # so that the legend has the lines' order
+    legend = {line.label: line.style for panel in fullest_first for line in panel.lines}
     width = 2.4 * columns if columns > 1 else 3.8
     entry = 0.5 + 0.06 * max(map(len, legend), default=0)  # inches: a line with its margins, and 0.06 per letter
     legend_rows = -(-(len(legend) + 1) // min(2 * columns, max(int(width / entry), 1)))

@@ -21,7 +21,7 @@ from trpl.runs.records import Columns, read_columns
 MEASURED = (
     "kl", "kl_max", "entropy", "bound", "mean_bound", "cov_bound",
     "before_mean", "before_mean_max", "before_cov", "before_cov_max",
-    "after_mean", "after_mean_max", "after_cov", "after_cov_max",
+    "after_mean", "after_mean_max", "after_cov", "after_cov_max", "projected_mean_share", "projected_cov_share",
 )  # fmt: skip
 
 

@@ -236,7 +236,20 @@ def comparisons(pairs: Sequence[Comparison]) -> Markup:
         for pair in pairs
     ]  # fmt: skip
     header = ("Task", "Method", "against", "Difference", "95 % interval", "P(better)", "95 % interval", "Seeds")
-    return tag("details", tag("summary", f"{_count(len(pairs), 'pair')} of methods"), table(header, rows))
+    shown = tag("details", tag("summary", f"{_count(len(pairs), 'pair')} of methods"), table(header, rows))
+    return render([_alike(pairs), shown])
+
+
+def _alike(pairs: Sequence[Comparison]) -> Markup | None:
+    """Say of W2 and Frobenius, whose mean parts are equal, how often the part in which they differ was active."""
+    compared = [pair for pair in pairs if {pair.first.method, pair.second.method} == {"w2", "frobenius"}]
+    shares = [found.share_binding for pair in compared for group in (pair.first, pair.second)
+              if (found := audit_of(group, "cov"))]  # fmt: skip
+    if not shares:
+        return None
+    most = f"{100 * max(shares):.1f}"
+    words = "W2 and Frobenius project means alike, so they are the same algorithm until the covariance bound binds: "
+    return tag("p", f"{words}here in at most {most} % of a run's states (", tag("a", "audit", href="#audit"), ").")
 
 
 def audit(groups: Sequence[Group]) -> Markup | None:
@@ -247,14 +260,15 @@ def audit(groups: Sequence[Group]) -> Markup | None:
             if found:
                 rows.append([
                     cell(group.env_id), cell(group.name), cell(word), tag("td", f"{found.bound:.3g}", class_="number"),
+                    cell(100 * found.share_binding, digits=1),
                     cell(found.network_mean, digits=2), cell(100 * found.share_outside, digits=1),
                     cell(found.network_worst, digits=2), cell(found.projected_mean, digits=2),
                     cell(found.projected_worst, digits=4),
                 ])  # fmt: skip
     if not rows:
         return tag("p", "None of these runs has a bound to compare its policies with.")
-    header = ("Task", "Method", "Part", "Bound", "Network, mean", "Epochs outside (%)", "Network, worst",
-              "Projected, mean", "Projected, worst")  # fmt: skip
+    header = ("Task", "Method", "Part", "Bound", "Binds (% of states)", "Network, mean", "Epochs outside (%)",
+              "Network, worst", "Projected, mean", "Projected, worst")  # fmt: skip
     return table(header, rows)
 
 

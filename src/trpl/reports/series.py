@@ -134,6 +134,7 @@ class Audit(NamedTuple):
     network_mean: float
     network_worst: float
     share_outside: float  # of epochs in which the network's mean over states was outside
+    share_binding: float  # of states in which the bound was active: they were projected
     projected_mean: float
     projected_worst: float
 
@@ -151,9 +152,11 @@ def audit(group: Group, part: str) -> Audit | None:
         bound, before, before_max = column("bound"), column("kl"), column("kl_max")
         after = column("after_mean") + column("after_cov")
         after_max = np.where(column("after_cov_max") == 0.0, column("after_mean_max"), np.nan)  # else of another state
+        projected = column("projected_mean_share")  # the whole policy is projected at once
     else:
         bound, before, before_max = column(f"{part}_bound"), column(f"before_{part}"), column(f"before_{part}_max")
         after, after_max = column(f"after_{part}"), column(f"after_{part}_max")
+        projected = column(f"projected_{part}_share")
     if np.isnan(before / bound).all():
         return None
     return Audit(
@@ -161,6 +164,7 @@ def audit(group: Group, part: str) -> Audit | None:
         network_mean=_unless_all_nan(np.nanmean, before / bound),
         network_worst=_unless_all_nan(np.nanmax, before_max / bound),
         share_outside=float((before > bound)[~np.isnan(bound)].mean()),
+        share_binding=_unless_all_nan(np.nanmean, projected),
         projected_mean=_unless_all_nan(np.nanmean, after / bound),
         projected_worst=_unless_all_nan(np.nanmax, after_max / bound),
     )
