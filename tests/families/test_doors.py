@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 
 import numpy as np
 import pytest
@@ -220,6 +221,18 @@ def test_actions_outside_of_the_interval_of_a_beta_are_refused(action):
     with pytest.raises(ValueError, match="between 0 and 1"):
         trpl.log_prob(policy, x)
     assert torch.func.vmap(lambda x: trpl.log_prob(policy, x))(x[None]).isnan().all()
+
+
+@pytest.mark.parametrize("shape", [(4,), (), (4, 2)])
+@pytest.mark.parametrize("kind", ["DiagGaussian", "FullGaussian", "Bernoulli", "Beta"])
+def test_actions_without_the_axis_of_components_are_refused(kind, shape):
+    """[4] for [4, 1], as from an environment with one action, would broadcast to [4, 4] and be summed over states."""
+    ones = torch.ones(4, 1)
+    arrays = {"FullGaussian": (ones, ones[..., None]), "Bernoulli": (ones,)}.get(kind, (ones, ones))
+    policy = getattr(trpl, kind)(*arrays)
+    with pytest.raises(ValueError, match=re.escape(f"a {kind} must end in (1,), a number per component; got {shape}")):
+        trpl.log_prob(policy, torch.ones(shape))
+    assert trpl.log_prob(policy, torch.ones(3, 4, 1)).shape == (3, 4)
 
 
 def test_density_of_a_beta_at_the_ends_of_its_interval():

@@ -103,6 +103,9 @@ def log_prob(p: Policy[A], x: A | Sequence[A]) -> A:
     Returns:
         One number per state.
 
+    Raises:
+        ValueError: If the actions do not fit the policy, or are outside of what it takes.
+
     Examples:
         >>> import numpy as np
         >>> from trpl import DiagGaussian, log_prob

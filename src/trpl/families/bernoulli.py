@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from trpl.engines import constants, values_of
 from trpl.errors import ConvergenceError
-from trpl.families.checks import check_finite
+from trpl.families.checks import check_actions, check_finite
 from trpl.families.interpolated import Vectors
 from trpl.families.protocol import register
 from trpl.natural.bernoulli import BernoulliPath, bernoulli_entropy, bernoulli_kl
@@ -81,6 +81,7 @@ class BernoulliFamily(Vectors[Bernoulli]):
 
     def log_prob(self, e: Engine, p: Bernoulli, x: Array) -> PerState:
         """Compute log σ(l) for each 1 of x, log σ(−l) for each 0."""
+        check_actions(p, x)
         seen = values_of(x)
         if seen is not None and not ((seen == 0) | (seen == 1)).all():
             raise ValueError(f"actions are 0 or 1; one is {seen[(seen != 0) & (seen != 1)][0]:g}")

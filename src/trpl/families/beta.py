@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from trpl.engines import constants, values_of
 from trpl.errors import ConvergenceError
-from trpl.families.checks import check_finite
+from trpl.families.checks import check_actions, check_finite
 from trpl.families.interpolated import Vectors
 from trpl.families.protocol import register
 from trpl.natural.beta import BetaPath, Shape, beta_entropy, beta_kl
@@ -93,6 +93,7 @@ class BetaFamily(Vectors[Beta]):
 
         −log B = −R(α) − R(β) + R(α + β) − α log m − β log(1 − m) with the mean m. NaN for x outside of [0, 1].
         """
+        check_actions(p, x)
         xp = e.xp
         seen = values_of(x)
         if seen is not None and not ((seen >= 0.0) & (seen <= 1.0)).all():

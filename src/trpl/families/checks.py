@@ -8,6 +8,7 @@ from trpl.engines import framework_of, is_floating
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
+    from trpl.families.protocol import Policy
     from trpl.types import Array
 
 
@@ -43,6 +44,19 @@ def check_arrays(name: str, fields: list[tuple[str, Any]]) -> None:
             raise ValueError(
                 f"{name}.{label} is {dtype_name(first)} and {name}.{field} {dtype_name(x)}; convert them to one"
             )
+
+
+def check_actions(p: Policy, x: Array) -> None:
+    """Refuse actions without a number per component: `[64]` for a policy of `[64, 1]` would broadcast to `[64, 64]`.
+
+    Args:
+        p: The policy.
+        x: The actions.
+    """
+    dim = p.arrays[0].shape[-1]
+    if tuple(x.shape[-1:]) != (dim,):
+        kind, shape = type(p).__name__, tuple(x.shape)
+        raise ValueError(f"actions of a {kind} must end in ({dim},), a number per component; got {shape}")
 
 
 def check_finite(e: Engine, name: str, fields: list[tuple[str, Array]]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trpl.errors import ConvergenceError
-from trpl.families.checks import check_arrays, check_finite, dtype_name
+from trpl.families.checks import check_actions, check_arrays, check_finite, dtype_name
 from trpl.families.protocol import Held, Policy, register
 from trpl.gaussians import density, distances
 from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
@@ -17,7 +17,7 @@ from trpl.projections.joint_kl import gradient, solution
 
 if TYPE_CHECKING:
     from trpl.engines import Engine
-    from trpl.types import Array, PerState
+    from trpl.types import Array, PerState, Vector
 
 TINY = 1e-12
 """Standard deviations above this are not compared with the old policy's at the door."""
@@ -31,7 +31,6 @@ class GaussianFamily:
 
     full: bool
     entropy = staticmethod(density.entropy)
-    log_prob = staticmethod(density.log_prob)
     kl_parts = staticmethod(distances.kl_parts)
 
     @property
@@ -136,6 +135,10 @@ class GaussianFamily:
     def kl(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
         mean, cov = distances.kl_parts(e, p, q)
         return mean + cov
+
+    def log_prob(self, e: Engine, p: Gaussian, x: Vector) -> PerState:
+        check_actions(p, x)
+        return density.log_prob(e, p, x)
 
     def penalty(self, e: Engine, p: Gaussian, q: Gaussian) -> PerState:
         """Compute KL(p‖q), of a shared covariance only the mean part: it is set to its projection, not regressed."""
