@@ -203,7 +203,7 @@ def evaluate(argv: list[str]) -> int:
     parser = Parser("evaluate", "Noise-free episodes of a trained policy.")
     parser.add_argument("run", help=RUN_OR_CHECKPOINT)
     parser.add_argument("--episodes", type=positive_int, help="how many (as in training)")
-    parser.add_argument("--seed", type=int, help="seed for other initial states than in training")
+    parser.add_argument("--seed", type=number(int, optional=False), help="for other initial states than in training")
     args = parser.parse(argv)
     import numpy as np
 
@@ -226,7 +226,7 @@ def play(argv: list[str]) -> int:
     parser.add_argument("--size", type=positive_int, nargs=2, metavar=("WIDTH", "HEIGHT"), help="of the picture")
     parser.add_argument("--episodes", type=positive_int, default=1, help="how many (1)")
     parser.add_argument("--max-steps", type=positive_int, default=1000, help="longest episode shown (1000)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the initial states (0)")
+    parser.add_argument("--seed", type=number(int, optional=False), default=0, help="seed of the initial states (0)")
     args = parser.parse(argv)
     if args.live == bool(args.video):
         raise UsageError("give --video FILE to write a video, or --live to see it in a window")

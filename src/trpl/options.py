@@ -211,9 +211,12 @@ def positive_int(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: The text is anything else.
     """
-    value = int(text)
+    try:
+        value = number(int, optional=False)(text)
+    except ValueError:
+        value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+        raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, not {text}")
     return value
 
 
