@@ -43,7 +43,7 @@ def bounds(runs: Sequence[Run]) -> str | None:
     outside = [float(np.mean(run.metrics.values["before_mean"] > bound)) for run in runs]
     metrics = [run.metrics.values for run in runs]
     binds = [float(np.mean(values["before_cov"] > values["cov_bound"])) for values in metrics]
-    worst = span([f"{value:.2f}" for value in (min(largest), max(largest))])
+    worst = span([f"{value:,.{2 if value < 100 else 0}f}" for value in (min(largest), max(largest))])
     shares = [span([f"{100 * value:.0f}" for value in (min(share), max(share))]) + " %" for share in (outside, binds)]
     return f"{bound:g} | {worst} | {' | '.join(shares)} |"
 
@@ -65,14 +65,14 @@ WAYS = {  # what holds it, on which task and method
     ("Ant-v4", "w2"): [
         *(Way(f"α = {weight}", ALPHA, f"w2 alpha={weight}") for weight in ("0.5", "2", "8", "32", "128")),
         Way("full regression", ALPHA, "w2 full"),
-        Way("entropy control, α = 8", TABLE, "w2-e"),
+        Way("entropy control", TABLE, "w2-e"),
     ],
     ("HalfCheetah-v4", "kl"): [
         Way("α = 8", TABLE, "kl"),
         Way("α = 32", LATE, "kl alpha=32"),
-        Way("40 epochs, α = 8", LATE, "kl epochs=40"),
+        Way("40 epochs", LATE, "kl epochs=40"),
         Way("full regression", LATE, "kl full"),
-        Way("entropy control, α = 8", TABLE, "kl-e"),
+        Way("entropy control", TABLE, "kl-e"),
     ],
 }
 HELD, LEFT, OPEN, SINGLE, MISSING = "within its bound", "outside its bound", "undecided", "one seed", "not run"
@@ -94,8 +94,8 @@ def late_text() -> str:
             if runs:
                 lines.append(f"| {task} | {method} | {way.words} | {len(runs)} | {late_cells(runs)} | {verdict} |")
         order = [verdict for verdict in (HELD, LEFT, OPEN, SINGLE, MISSING) if verdict in verdicts]
-        found = [f"*{verdict}*: {'; '.join(verdicts[verdict])}" for verdict in order]
-        sentences.append(f"- {method} on {task}, the network's mean in the last fifth. {'. '.join(found)}.")
+        found = [f"*{verdict}* with {', '.join(verdicts[verdict])}" for verdict in order]
+        sentences.append(f"- `{method}` on {task}, mean in the last fifth: {'; '.join(found)}.")
     return "\n".join([*lines, "", caption(COMMAND, shown), "", *sentences, ""])
 
 

@@ -112,14 +112,14 @@ def cut_lengths(lengths: np.ndarray, time_limit: int) -> np.ndarray:
     """Lengths of test episodes [evaluation, environment] if the count of steps is not reset between evaluations.
 
     Environments are stepped until each has ended once. One that ends early starts again; how long these episodes would
-    last is not recorded: they are given the lengths of the other environments' in the same evaluation.
+    last is not recorded: their lengths are drawn from the recorded ones of the same evaluation and the one before.
     """
-    num_envs, result, counted = lengths.shape[1], np.empty_like(lengths), np.zeros(lengths.shape[1], np.int64)
-    for row, whole in zip(result, lengths, strict=True):
-        row[:] = np.minimum(whole, time_limit - counted)
-        counted = row.max() - row  # steps left to fill
-        for env in range(num_envs):
-            following = env
-            while whole[following := (following + 1) % num_envs] <= counted[env]:
-                counted[env] -= whole[following]
+    rng, result, counted = np.random.default_rng(0), np.empty_like(lengths), np.zeros(lengths.shape[1], np.int64)
+    for number, whole in enumerate(lengths):
+        result[number] = np.minimum(whole, time_limit - counted)
+        counted = result[number].max() - result[number]  # steps left to fill
+        around = lengths[max(number - 1, 0) : number + 1].ravel()
+        for env in range(len(whole)):
+            while (following := rng.choice(around)) <= counted[env]:
+                counted[env] -= following
     return result
