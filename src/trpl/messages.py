@@ -137,11 +137,7 @@ def needs(extra: str) -> Iterator[None]:
 
 
 def program() -> str:
-    """Return the command that starts `trpl` in the caller's shell.
-
-    Returns:
-        "trpl" if the path contains it, else the file that was called.
-    """
+    """Return the command that starts `trpl` in the caller's shell: "trpl", or the file called if PATH lacks it."""
     called, found = sys.argv[0], shutil.which("trpl")
     if os.path.basename(called) != "trpl" or not os.path.exists(called):
         return "trpl"

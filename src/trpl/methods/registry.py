@@ -217,10 +217,9 @@ def load_plugin(word: str) -> None:
             spec.loader.exec_module(module)
         else:
             importlib.import_module(word)
-    except (ImportError, OSError) as error:
-        raise ConfigError(f"plugin {word!r} cannot be imported: {error}") from error
-    except (Exception, SystemExit) as error:  # of its own code
-        raise ConfigError(f"plugin {word!r} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        kind = "" if isinstance(error, ImportError | OSError) else f"{type(error).__name__}: "  # of its own code
+        raise ConfigError(f"plugin {word!r} cannot be imported: {kind}{error}") from error
     _plugins.append(word)
 
 

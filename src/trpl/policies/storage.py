@@ -134,15 +134,7 @@ def _nearest_run(path: Path) -> str:
 
 
 def run_inside(folder: Path, name: str) -> str:
-    """Name a run in a folder of runs, such as `runs`, for a message.
-
-    Args:
-        folder: The folder of runs.
-        name: What a run folder holds: a file or a folder.
-
-    Returns:
-        The words to append; empty if no run is found.
-    """
+    """Name a run in a folder of runs, for a message; `name` is of a file or folder that each run has."""
     found = next((path for depth in range(1, 4) for path in sorted(folder.glob("*/" * depth + name))), None)
     return "" if found is None else f"; a run in it is {found.parent}"
 

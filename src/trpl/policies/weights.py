@@ -30,6 +30,16 @@ def hidden_names(weights: Mapping[str, A]) -> list[str]:
     return names
 
 
+def prefixed(prefix: str, arrays: Mapping[str, A]) -> dict[str, A]:
+    """Put a prefix before every name; `without_prefix` takes it off again."""
+    return {prefix + name: array for name, array in arrays.items()}
+
+
+def without_prefix(prefix: str, arrays: Mapping[str, A]) -> dict[str, A]:
+    """Find what has a prefix, by the names without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
 def as_affine(name: str, weight: A, bias: A) -> dict[str, A]:
     """Return weight and bias of the layer `name` by their names; `affine` finds them again."""
     return {f"{name}/weight": weight, f"{name}/bias": bias}

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trpl.policies.weights import prefixed, without_prefix
 from trpl.rollouts.lanes import Actor, Lanes
 from trpl.rollouts.local_lanes import LocalLanes, ThreadedLanes
 from trpl.rollouts.normalisation import ObservationNormaliser, RewardNormaliser
@@ -16,6 +17,8 @@ from trpl.rollouts.pooled_lanes import PooledLanes
 from trpl.rollouts.process_lanes import ProcessLanes
 from trpl.rollouts.seeds import NOISE_STREAM
 from trpl.rollouts.task_spec import Task, as_task
+
+OBSERVATIONS, REWARDS = "observation_normaliser.", "reward_normaliser."  # prefixes of their arrays in a state
 
 
 class Rollout(NamedTuple):
@@ -135,8 +138,8 @@ class Collector:
         arrays = {
             "returns": self._returns.copy(),
             "lengths": self._lengths.copy(),
-            **_prefixed("observation_normaliser", self.normaliser.state()),
-            **_prefixed("reward_normaliser", self.reward_normaliser.state()),
+            **prefixed(OBSERVATIONS, self.normaliser.state()),
+            **prefixed(REWARDS, self.reward_normaliser.state()),
         }
         lane_arrays, lane_meta = self.lanes.state()
         return arrays | lane_arrays, {"env_id": self.env_id, **lane_meta}
@@ -158,8 +161,8 @@ class Collector:
                 f" {self.num_envs} × {self.env_id}"
             )
         self._returns, self._lengths = np.array(arrays["returns"]), np.array(arrays["lengths"])
-        self.normaliser.restore(_without_prefix("observation_normaliser", arrays))
-        self.reward_normaliser.restore(_without_prefix("reward_normaliser", arrays))
+        self.normaliser.restore(without_prefix(OBSERVATIONS, arrays))
+        self.reward_normaliser.restore(without_prefix(REWARDS, arrays))
         if not self.lanes.restore(arrays, meta):
             self._returns[:], self._lengths[:] = 0.0, 0
             self.lanes.begin(self.normaliser)
@@ -183,11 +186,3 @@ class Collector:
             np.array([returned for _, _, returned, _ in finished], dtype=np.float64),
             np.array([length for _, _, _, length in finished], dtype=np.int64),
         )
-
-
-def _prefixed(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {f"{prefix}.{name}": array for name, array in arrays.items()}
-
-
-def _without_prefix(prefix: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name.removeprefix(f"{prefix}."): array for name, array in arrays.items() if name.startswith(f"{prefix}.")}

@@ -11,7 +11,7 @@ import numpy as np
 from trpl.errors import CheckpointError
 from trpl.policies.heads import GaussianHead, Head
 from trpl.policies.storage import BEST, FOLDER, check, newest_checkpoint, read_checkpoint, write_checkpoint
-from trpl.policies.weights import SCALE, SHIFT
+from trpl.policies.weights import SCALE, SHIFT, prefixed, without_prefix
 from trpl.rollouts import Collector, Evaluator
 
 LEARNER, COLLECTOR = "learner/", "collector/"
@@ -22,7 +22,7 @@ def save(
 ) -> Path:
     """Write the checkpoint of `epoch`."""
     arrays, meta = collector.state()
-    carried = {COLLECTOR + name: array for name, array in arrays.items()}
+    carried = prefixed(COLLECTOR, arrays)
     return write_checkpoint(
         run,
         epoch=epoch,
@@ -112,10 +112,7 @@ def restore(run: Path, *, like: Any, collector: Collector, evaluator: Evaluator)
     arrays, meta = read_checkpoint(folder, part="state")
     state = learner_state(arrays, like=like, where=folder)
     try:
-        collector.restore(
-            {name.removeprefix(COLLECTOR): array for name, array in arrays.items() if name.startswith(COLLECTOR)},
-            meta["collector"],
-        )
+        collector.restore(without_prefix(COLLECTOR, arrays), meta["collector"])
         evaluator.restore(meta.get("evaluator", {}))  # absent from checkpoints before 0.2
         return state, meta["epoch"], float(meta["seconds"])
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -31,19 +31,22 @@ CONFIG, METRICS, EVALUATIONS, TIMINGS = "config.json", "metrics.jsonl", "evaluat
 TENSORBOARD, CURVE, LOG, LOCK = "tensorboard", "learning_curve.png", "log.txt", ".lock"
 COMPILED = ".compiled"  # beside the runs of a sweep or study: their shared cache of compiled code
 PACKAGES = ("trpl", "numpy", "jax", "jaxlib", "optax", "gymnasium", "mujoco")
+NEEDED = {"method": str, "env_id": str, "seed": int, "total_steps": int}  # settings, and the rest of `config.json`:
+OPTIONAL = {"versions": dict, "commit": str, "command": str, "created": str, "plugins": list, "stretches": list}
 LARGEST_COUNT = 10**12  # of epochs, steps and seeds in records
 
 
-def place_of(config: Config) -> Path:
+def place_of(config: Config, *, variant: str = "") -> Path:
     """Return a run's path relative to the folder of all runs.
 
     Args:
         config: Its settings.
+        variant: Its name among runs of its method and task with other settings.
 
     Returns:
-        <env>/<method>/seed-<n>.
+        <env>/<method>/seed-<n>, or <env>/<method>/<variant>/seed-<n>.
     """
-    return Path(config.env_id, config.method, f"seed-{config.seed}")
+    return Path(config.env_id, config.method, variant, f"seed-{config.seed}")
 
 
 def is_run(folder: Path) -> bool:
@@ -292,21 +295,12 @@ def read_about(folder: Path) -> dict[str, Any]:
     config = about.get("config") if isinstance(about, dict) else None
     if not isinstance(config, dict):
         raise RecordError(f'{file} cannot be read: no settings under "config" in it; is this a run folder?')
-    for key, kind in {"method": str, "env_id": str, "seed": int, "total_steps": int}.items():
-        if type(config.get(key)) is not kind:
-            raise RecordError(f"{file}: {key} should be of type {kind.__name__}, found {str(config.get(key))[:60]!r}")
+    needed = [(key, config.get(key), (kind,)) for key, kind in NEEDED.items()]
+    for key, value, kinds in (*needed, *((key, about.get(key), (kind, NoneType)) for key, kind in OPTIONAL.items())):
+        if type(value) not in kinds:
+            raise RecordError(f"{file}: {key} should be of type {kinds[0].__name__}, found {str(value)[:60]!r}")
     if not (0 <= config["seed"] <= LARGEST_COUNT and 0 < config["total_steps"] <= LARGEST_COUNT):
         raise RecordError(f"{file}: seed or total_steps out of range")
-    for key, kind in {
-        "versions": dict,
-        "commit": str,
-        "command": str,
-        "created": str,
-        "plugins": list,
-        "stretches": list,
-    }.items():
-        if not isinstance(about.get(key, None), kind | NoneType):
-            raise RecordError(f"{file}: {key} should be of type {kind.__name__}, found {str(about[key])[:60]!r}")
     for part in about.get("stretches") or ():
         wanted = {"after_epoch": int, "total_steps": int, "versions": dict}
         if not isinstance(part, dict) or any(type(part.get(key)) is not kind for key, kind in wanted.items()):

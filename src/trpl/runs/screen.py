@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from rich.console import Console, RenderableType
 from rich.live import Live
-
-
-class LiveDisplay(Protocol):
-    """A display that can be started and stopped: rich's `Live` and `Progress`."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
+from rich.progress import Progress
 
 
 class _StandardError(Console):
@@ -44,7 +38,7 @@ class Screen:
         live: Makes the live display.
     """
 
-    def __init__(self, console: Console | None, live: Callable[[Console], LiveDisplay] = live_table):
+    def __init__(self, console: Console | None, live: Callable[[Console], Live | Progress] = live_table):
         self.console = console
         self.live = live(console) if console is not None and console.is_terminal else None
 

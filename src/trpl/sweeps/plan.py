@@ -31,6 +31,7 @@ from trpl.messages import nearest
 from trpl.methods.registry import find, settings
 from trpl.presets import named_sweeps, preset
 from trpl.presets.lookup import check_overrides
+from trpl.runs.folder import place_of
 from trpl.settings.config import Config, differing
 from trpl.settings.fields import shown
 
@@ -92,11 +93,8 @@ def planned_runs(name: str, *, seeds: Sequence[int] | None = None, overrides: Va
         raise ConfigError(
             f"there is no sweep {name!r}{nearest(name, sweeps)}; give a .toml file or one of {', '.join(sweeps)}"
         )
-    runs = [
-        PlannedRun(config.replace(seed=seed), Path(config.env_id, config.method, variant, f"seed-{seed}"))
-        for seed in seeds or own_seeds
-        for config, variant in configs
-    ]
+    seeded = ((config.replace(seed=seed), variant) for seed in seeds or own_seeds for config, variant in configs)
+    runs = [PlannedRun(config, place_of(config, variant=variant)) for config, variant in seeded]
     if len({run.folder for run in runs}) < len(runs):
         raise ConfigError(f"{name}: two runs are the same; list each method, task, variant and seed once")
     return runs

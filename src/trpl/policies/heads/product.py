@@ -12,6 +12,7 @@ from trpl import families
 from trpl.families import Policy, Product
 from trpl.gaussians import DiagGaussian, FullGaussian
 from trpl.policies.heads.protocol import Ending, Head, Outputs
+from trpl.policies.weights import without_prefix
 from trpl.types import A, Array
 
 
@@ -57,8 +58,7 @@ class ProductHead:
         return replace(self, parts=tuple(shape(p) if p.gaussian else p for p in self.parts))
 
     def _own(self, outputs: Outputs[A]) -> list[Outputs[A]]:
-        starts = [part_name(i, "") for i in range(len(self.parts))]
-        return [{n.removeprefix(s): x for n, x in outputs.items() if n.startswith(s)} for s in starts]
+        return [without_prefix(part_name(i, ""), outputs) for i in range(len(self.parts))]
 
     def distribution(self, outputs: Outputs[A]) -> Product[A]:
         """Make one flat product: a part that is a product itself contributes its own parts."""
