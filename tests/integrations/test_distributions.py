@@ -178,6 +178,21 @@ def test_torch_distributions_without_squashing():
     assert torch.equal(project(layer, normal, old).mean, layer(normal, old).mean)
 
 
+def test_transforms_within_a_composition_are_compared():
+    """TorchRL composes tanh and the range of the actions: policies with different ranges are not comparable."""
+
+    def composed(*parts):
+        base = torch.distributions.Independent(torch.distributions.Normal(torch.ones(4, 2), 1.0), 1)
+        return torch.distributions.TransformedDistribution(base, torch.distributions.ComposeTransform([*parts]))
+
+    layer, affine = trpl.torch.KLProjection(0.03, 1e-3), torch.distributions.AffineTransform
+    wide, same, narrow = (composed(SQUASH, affine(0.0, torch.full((2,), scale))) for scale in (2.0, 2.0, 1.0))
+    assert torch.equal(project(layer, wide, same).base_dist.mean, wide.base_dist.mean)
+    for other in (narrow, composed(torch.distributions.SigmoidTransform(), affine(0.0, 2.0)), composed(SQUASH)):
+        with pytest.raises(ValueError, match="transformed alike"):
+            project(layer, wide, other)
+
+
 def test_what_does_not_fit_is_refused():
     base = distrax.MultivariateNormalDiag(jnp.zeros((2, 3)), jnp.ones((2, 3)))
     squashed = distrax.Transformed(distribution=base, bijector=distrax.Block(distrax.Tanh(), 1))

@@ -11,7 +11,7 @@ other metrics and the entropy are those of the base policy.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from trpl.families import Bernoulli, Beta, Categorical, Policy, Product, is_policy
@@ -154,12 +154,19 @@ def _split_torch(p: Any, distributions: Any) -> Split:
     if isinstance(p, distributions.TransformedDistribution):
         inner = split(p.base_dist)
         transforms = list(p.transforms)
+        single = _decomposed(transforms, distributions)
         return Split(
             inner.policy,
             lambda g: distributions.TransformedDistribution(inner.rebuild(g), transforms, validate_args=False),
-            (*inner.bijections, *(x if _has_numbers(x, distributions) else type(x) for x in transforms)),
+            (*inner.bijections, *(x if _has_numbers(x, distributions) else type(x) for x in single)),
         )
     return Split(*open_distribution(p, "the distribution"), ())
+
+
+def _decomposed(transforms: Iterable[Any], distributions: Any) -> Iterator[Any]:
+    """List transforms one by one; TorchRL's `TanhNormal` composes tanh and the actions' range, for example."""
+    for x in transforms:
+        yield from _decomposed(x.parts, distributions) if isinstance(x, distributions.ComposeTransform) else (x,)
 
 
 def _has_numbers(transform: Any, distributions: Any) -> bool:
