@@ -17,12 +17,23 @@ from pathlib import Path
 from table1 import RESULTS, ROOT, other, state, table1
 
 KEPT = ("index.html", "returns.png", "kl.png", "entropy.png", "table1.csv", "runs.csv")
+TITLES = {
+    "table1": "Table 1 of the paper, full budget",
+    "early": "The 20 % column, as released and exact",
+    "humanoid": "Humanoid",
+    "reacher": "The five-link sparse reacher, fixed targets",
+    "alpha": "The weight of the regression penalty, and full regression",
+    "late": "What keeps the network near its projection late in training",
+    "discrete": "Discrete actions",
+    "episodic": "The episodic five-link reacher",
+    "first": "An earlier set: a million steps",
+}
 VARIANTS = {
-    "table1": "as_released",
-    "early": "as_released",
-    "late": "regression_weight",
-    "reacher": "contextual",
-    "alpha": "regression_weight",
+    "table1": ("as_released",),
+    "early": ("as_released",),
+    "late": ("regression", "regression_weight", "policy_epochs"),
+    "reacher": ("contextual",),
+    "alpha": ("regression", "regression_weight"),
 }
 APART = "first"  # the folder whose budget and commit are others: a table of its own
 FIGURES = {  # name: folder of records, what the paper calls it, what it shows
@@ -64,16 +75,19 @@ def report(folder: str) -> None:
     """`trpl report` of a folder of records."""
     place = REPORTS / folder
     place.mkdir(parents=True, exist_ok=True)
-    by = ["--by", VARIANTS[folder]] if folder in VARIANTS else []
+    by = [word for setting in VARIANTS.get(folder, ()) for word in ("--by", setting)]
     with tempfile.TemporaryDirectory() as made:
-        trpl("report", *sources(folder), "--out", made, *by).check_returncode()
+        trpl("report", *sources(folder), "--out", made, "--title", TITLES.get(folder, folder), *by).check_returncode()
         for name in KEPT:
             if Path(made, name).exists():
                 shutil.copy(Path(made, name), place / name)
 
 
 def sources(folder: str) -> list[str]:
-    """What a report is made of: its own records, and beside Table 1 the 20 % column as released."""
+    """What a report is made of: its own records, and beside Table 1 the 20 % column as released.
+
+    Exact runs that were stopped there are in the report of that column: a group has either whole runs or stopped ones.
+    """
     released = sorted(RESULTS.glob("early/*/*/released")) if folder == "table1" else []
     return [str(path.relative_to(ROOT)) for path in (RESULTS / folder, *released)]
 

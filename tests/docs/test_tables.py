@@ -52,6 +52,26 @@ def test_the_page_on_reproduction_counts_the_runs_right():
         assert int(row.split("|")[3]) == len(sweep.configs)
 
 
+def test_the_page_on_reproduction_names_integrators_and_masses():
+    """They differ between versions of MuJoCo; the page says what the installed one computes with."""
+    import mujoco
+
+    from trpl.rollouts import make_environment
+
+    page = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    section = page.partition("## Simulator")[2].partition("\n## ")[0]
+    if mujoco.__version__ not in section:
+        pytest.skip(f"the page is of another version than MuJoCo {mujoco.__version__}")
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in section.splitlines() if "×" in line]
+    for task, integrator, steps, mass in rows:
+        env = make_environment(task).unwrapped
+        option = env.model.opt
+        assert mujoco.mjtIntegrator(option.integrator).name == f"mjINT_{integrator.upper()}", task
+        assert steps == f"{env.frame_skip} × {option.timestep:g} s", task
+        assert mass == f"{env.model.body_mass.sum():.2f}", task
+    assert len(rows) == 6
+
+
 def test_the_table_of_families_is_that_of_the_registry(monkeypatch):
     """Made by `python docs/make_families.py`, which tries what each family takes."""
     monkeypatch.syspath_prepend(ROOT / "docs")

@@ -109,6 +109,16 @@ def test_returns_below_ten_have_decimals(tmp_path):
     assert ">0.71</td>" in page  # a run
 
 
+def test_runs_that_were_to_stop_are_not_called_unfinished(tmp_path):
+    for seed in range(2):
+        config = run_config("kl", "Hopper-v4", seed, 200, stop_after=60 * 2048)
+        write_run(tmp_path / "runs" / str(seed), config, done=0.3)
+    page = write_report([tmp_path / "runs"], tmp_path / "out", figures=False).read_text()
+    assert "Stopped as planned (--stop-after), so without a final number: KL on Hopper-v4." in page
+    assert "stopped before" in page
+    assert not re.search("not finished|no run has ended|last evaluations", page)
+
+
 def test_comparing_w2_with_frobenius_says_how_often_they_differ(tmp_path):
     """Their mean parts are equal: where the covariance bound does not bind they are one algorithm."""
     root = write_runs(tmp_path / "runs", methods=("w2", "frobenius"), num_epochs=40)

@@ -10,7 +10,7 @@ from typing import Any
 
 from trpl.errors import RecordError
 from trpl.methods.registry import known, names, settings
-from trpl.presets.lookup import AS_RELEASED
+from trpl.presets.lookup import AS_RELEASED, SWITCH
 from trpl.presets.tables import PAPER_TASKS
 from trpl.reports.reading import Run
 from trpl.settings.config import NOT_COMPARED
@@ -45,6 +45,11 @@ class Group:
     @property
     def finished(self) -> bool:
         return all(run.finished for run in self.runs)
+
+    @property
+    def stopped_as_planned(self) -> bool:
+        """Whether its runs stopped where they were asked to, before the end of their schedules."""
+        return not self.finished and all(run.stopped_as_planned for run in self.runs)
 
     @property
     def total_steps(self) -> int:
@@ -109,7 +114,7 @@ def _distinguishing_value(run: Run, key: str) -> Any:
     """Look up the value that distinguishes a run; `as_released` stands for all switches of the authors' release."""
     if key != AS_RELEASED:
         return run.config.get(key)
-    switches = [value for name, value in run.config.items() if name.startswith("released_") and value is not None]
+    switches = [value for name, value in run.config.items() if name.startswith(SWITCH) and value is not None]
     return bool(switches) and all(switches)
 
 

@@ -103,11 +103,14 @@ def _progress_notes(groups: Sequence[Group]) -> list[str]:
             f"{run.path}: stopped at {run.steps} of {run.total_steps} steps, left out as others of its kind ended"
             for run in group.unfinished
         ]
-        if not group.finished:
+        if not group.finished and not group.stopped_as_planned:
             shortest = min(run.steps for run in group.runs)
             notes.append(
                 f"{group.name} on {group.env_id}: no run has ended; curves go to {shortest} steps, no final number"
             )
+    stopped = [f"{group.name} on {group.env_id}" for group in groups if group.stopped_as_planned]
+    if stopped:
+        notes.append(f"Stopped as planned (--stop-after), so without a final number: {', '.join(stopped)}.")
     return notes
 
 

@@ -66,6 +66,12 @@ class Run:
         return self.steps >= self.total_steps
 
     @property
+    def stopped_as_planned(self) -> bool:
+        """Whether it stopped early and was asked to (`--stop-after`)."""
+        stop = self.config.get("stop_after")
+        return stop is not None and stop <= self.steps < self.total_steps
+
+    @property
     def num_epochs(self) -> int:
         """Epochs of the whole training, done or not: the budget rounded up to whole epochs."""
         return math.ceil(self.total_steps * len(self.metrics.steps) / self.steps)

@@ -144,7 +144,8 @@ def _score_cell(entry: GroupScores | None, column: str, best: Sequence[str], *, 
     paper = comparable_result(entry.group.method, entry.group.env_id, entry.group.total_steps)
     reported = tag("span", f"paper {paper[column][0]} ± {paper[column][1]}", class_="paper") if paper else None
     if score is None:
-        reason, last = missing_reason(entry.group, column), recent(entry.group) if column == "final" else None
+        going_on = column == "final" and not entry.group.stopped_as_planned
+        reason, last = missing_reason(entry.group, column), recent(entry.group) if going_on else None
         so_far = None if last is None else tag("span", f"last evaluations {last:.{digits}f}", class_="ends")
         return tag("td", "–", tag("span", reason, class_="pooled"), so_far, reported, class_="number missing")
     value, low, high = (float(x) for x in score.estimate)
@@ -162,7 +163,7 @@ def missing_reason(group: Group, column: str) -> str:
     if not any(run.evaluations.epoch.size for run in group.runs):
         return "not evaluated"
     if column == "final" and not group.finished:
-        return "not finished"
+        return "stopped before" if group.stopped_as_planned else "not finished"
     needed = WINDOW if column == "final" else group.runs[0].num_epochs // 5 + WINDOW
     return f"{epochs} of the {needed} epochs needed" if epochs < needed else "not evaluated there"
 
