@@ -59,7 +59,11 @@ def make_layer(layer: LayerSpec, config: TrustRegion, head: Head) -> Layer:
         if not head.gaussian:
             assert layer.otherwise is not None
             return layer.otherwise.build(trpl.jax, settings | {"bound": config.whole_bound})
-        config.refuse_one_bound()
+        if config.bound is not None:
+            raise ConfigError(
+                f"method {config.method!r} bounds mean and covariance of a Gaussian separately, by mean_bound and"
+                " cov_bound; for one bound on the whole KL use method 'kl-joint'"
+            )
     return layer.build(trpl.jax, settings)
 
 

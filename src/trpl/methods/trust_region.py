@@ -113,11 +113,7 @@ class SeparateKL(Ordered):
     @property
     def whole_bound(self) -> float:
         """The bound on the whole KL."""
-        if self.bound is not None:
-            return self.bound
-        assert self.mean_bound is not None
-        assert self.cov_bound is not None
-        return self.mean_bound + self.cov_bound
+        return self.bound or (self.mean_bound or 0.0) + (self.cov_bound or 0.0)  # `check_together` lets one form pass
 
     def check_together(self) -> None:
         """Refuse a missing or a redundant bound.
@@ -131,18 +127,6 @@ class SeparateKL(Ordered):
             raise ConfigError(
                 f"method {self.method!r} takes mean_bound and cov_bound (for a Gaussian policy), or bound (for every"
                 f" other): given are {', '.join(name for name in given if given[name]) or 'none of them'}"
-            )
-
-    def refuse_one_bound(self) -> None:
-        """Refuse a bound on the whole KL for a Gaussian policy.
-
-        Raises:
-            ConfigError: `bound` is given.
-        """
-        if self.bound is not None:
-            raise ConfigError(
-                f"method {self.method!r} bounds mean and covariance of a Gaussian separately, by mean_bound and"
-                " cov_bound; for one bound on the whole KL use method 'kl-joint'"
             )
 
 

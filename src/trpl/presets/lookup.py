@@ -9,7 +9,8 @@ from trpl.presets.tables import TABLES, table_of
 from trpl.settings import Config
 
 UNTABLED = {"action_units": "box", "clip_actions": True}  # for tasks outside the tables: their boxes may have any size
-AS_RELEASED = "as_released"  # override that sets all switches of the authors' release
+AS_RELEASED = "as_released"  # override that sets all switches of the authors' release,
+SWITCH = "released_"  # with which their names begin
 
 
 def check_overrides(overrides: Mapping[str, Any]) -> None:
@@ -50,7 +51,7 @@ def preset(method: str, env_id: str, **overrides: Any) -> Config:
     found = find(method)
     check_overrides(overrides)
     if overrides.pop(AS_RELEASED, False):
-        switches = [name for name in found.settings.names() if name.startswith("released_")]
+        switches = [name for name in found.settings.names() if name.startswith(SWITCH)]
         overrides = dict.fromkeys(switches, True) | overrides
     if versions := [task for table in TABLES.values() for task in table.tasks if task.startswith(f"{env_id}-v")]:
         raise ConfigError(f"env_id {env_id!r} does not name its version; did you mean {versions[0]!r}?")
