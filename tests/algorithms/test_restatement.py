@@ -106,9 +106,19 @@ def test_update_equals_an_independent_one_to_twelve_digits(method, overrides):
     assert difference(found, again(settings, start, updates=3)) < TOLERANCE
 
 
+def test_a_trainer_with_a_thousandth_more_of_alpha_fails():
+    settings = settings_of("kl", {"learning_rate": 5e-2})
+    start = start_of(settings)
+    found = trained(settings.replace(regression_weight=1.001 * settings.regression_weight), start, updates=1)
+    assert difference(found, again(settings, start, updates=1)) > 1e4 * TOLERANCE
+
+
 @pytest.mark.parametrize(
     ("method", "setting"),
-    [("kl", "regression_weight"), ("w2", "mean_bound"), ("frobenius", "cov_bound"), ("ppo", "gae_lambda")],
+    [
+        *((method, "regression_weight") for method in ("kl", "w2", "frobenius")),
+        *(("w2", "mean_bound"), ("frobenius", "cov_bound"), ("ppo", "gae_lambda")),
+    ],
 )
 def test_a_thousandth_more_of_a_number_would_be_noticed(method, setting):
     """One update is enough; what the trainer computes is what the restatement does, so the restatement tells."""

@@ -129,6 +129,19 @@ def test_a_legend_of_long_names_stays_within_its_figure(tmp_path):
     assert legend.x1 <= figure.bbox.width
 
 
+def test_a_legend_of_one_panel_stays_within_its_figure(tmp_path):
+    """One name of three settings was wider than a figure of one task."""
+    for epochs in (20, 40):
+        write_run(tmp_path / str(epochs), run_config("kl", "Hopper-v4", 0, 3, policy_epochs=epochs))
+    with mpl.rc_context(RC_PARAMS):
+        by = ["regression", "regression_weight", "policy_epochs"]
+        figure = FROM_RUNS["kl-change"](read_runs([tmp_path])[0], by=by)
+        FigureCanvasAgg(figure).draw()
+        legend = figure.legends[0].get_window_extent()
+    assert legend.x0 >= 0
+    assert legend.x1 <= figure.bbox.width
+
+
 def test_variants_of_a_method_do_not_look_like_another_method(tmp_path):
     """KL-E has KL's colour and a dash of its own, which a variant of KL took too."""
     configs = [run_config(method, "Ant-v4", 0, 3, warm_start=start) for method in ("kl", "kl-e") for start in ("", "x")]

@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 from trpl.errors import RecordError, UsageError
 from trpl.methods import methods, palette
 from trpl.methods.registry import known
+from trpl.presets.tables import EPISODIC, PAPER_REACHER, REACHER
 from trpl.reports.groups import Group, controls_entropy, group_runs, method_label
 from trpl.reports.interpolation import interpolation
 from trpl.reports.look import FEW_STEPS, RC_PARAMS, Style, line_style, lone_points, sequence, styles
@@ -27,9 +28,9 @@ from trpl.reports.scores import Aggregates
 from trpl.reports.series import AUDIT, ENTROPY, KL, MEAN_DISTANCE, RETURN, Curve, Measure, curve
 
 REACHERS = {
-    "trpl/Reacher5Sparse-v0": "5-link reacher, fixed targets",
-    "trpl/Reacher5SparsePaper-v0": "5-link reacher, the paper's bouncing targets",
-    "trpl/EpisodicReacher5-v0": "5-link reacher, whole movements",
+    REACHER: "5-link reacher, fixed targets",
+    PAPER_REACHER: "5-link reacher, the paper's bouncing targets",
+    EPISODIC: "5-link reacher, whole movements",
 }
 BOUND = {"color": "black", "linestyle": ":", "linewidth": 0.9}
 
@@ -56,8 +57,8 @@ def draw(panels: Sequence[Panel], *, columns: int = 3, x: str = "steps") -> Figu
     columns = -(-len(panels) // rows)
     fullest_first = sorted(panels, key=lambda panel: -len(panel.lines))  # so that the legend has the lines' order
     legend = {line.label: line.style for panel in fullest_first for line in panel.lines}
-    width = 2.4 * columns if columns > 1 else 3.8
     entry = 0.5 + 0.06 * max(map(len, legend), default=0)  # inches: a line with its margins, and 0.06 per letter
+    width = max(2.4 * columns if columns > 1 else 3.8, entry)
     legend_rows = -(-(len(legend) + 1) // min(2 * columns, max(int(width / entry), 1)))
     legend_columns = -(-(len(legend) + 1) // legend_rows)
     height = 1.95 * rows + 0.2 * legend_rows + 0.15
