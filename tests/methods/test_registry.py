@@ -11,6 +11,7 @@ from trpl.errors import ConfigError
 from trpl.methods import find, methods, names, register, registry
 from trpl.methods.registry import settings
 from trpl.presets import preset
+from trpl.presets.tables import EPISODIC, HUMANOID, PAPER_REACHER, REACHER
 from trpl.settings import Config, setting
 
 SOURCE = Path(trpl.__file__).parent
@@ -80,6 +81,11 @@ def files_naming(word: str) -> set[str]:
 def test_a_method_is_named_in_one_file(method, files):
     """With the file of its update that makes two for an algorithm."""
     assert files_naming(method) == files
+
+
+@pytest.mark.parametrize("task", [HUMANOID, REACHER, PAPER_REACHER, EPISODIC])
+def test_a_task_is_named_where_it_is_registered_and_in_its_table(task):
+    assert files_naming(task) == {"presets/tables.py", "rollouts/tasks.py"}
 
 
 @pytest.mark.parametrize("layer", ["WassersteinProjection", "JointKLProjection"])

@@ -19,7 +19,7 @@ class Table(NamedTuple):
 
 MUJOCO_TASKS = ("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Ant-v4")  # in the paper; -v5 are their successors
 HUMANOID = "trpl/HumanoidPaper-v4"
-REACHER = "trpl/Reacher5Sparse-v0"
+REACHER, PAPER_REACHER = "trpl/Reacher5Sparse-v0", "trpl/Reacher5SparsePaper-v0"
 EPISODIC = "trpl/EpisodicReacher5-v0"
 
 TABLES: Mapping[str, Table] = {  # by the names that methods use for their columns
@@ -36,7 +36,7 @@ TABLES: Mapping[str, Table] = {  # by the names that methods use for their colum
     "reacher": Table(
         "paper, table of ReacherSparse hyperparameters",
         "budget of 610 epochs from the authors' release",
-        (REACHER, "trpl/Reacher5SparsePaper-v0"),
+        (REACHER, PAPER_REACHER),
         {"total_steps": 610 * 16384, "rollout_size": 16384, "eval_every": 1},
     ),
     "humanoid": Table(
