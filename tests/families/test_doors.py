@@ -235,6 +235,20 @@ def test_actions_without_the_axis_of_components_are_refused(kind, shape):
     assert trpl.log_prob(policy, torch.ones(3, 4, 1)).shape == (3, 4)
 
 
+def test_classes_that_are_not_one_per_state_are_refused():
+    policy = trpl.Categorical(torch.zeros(2, 4))
+    for shape in ((2, 1), (3,), ()):
+        with pytest.raises(ValueError, match=re.escape(f"one class per state of (2,); got shape {shape}")):
+            trpl.log_prob(policy, torch.zeros(shape, dtype=torch.int64))
+    assert trpl.log_prob(policy, torch.zeros(3, 2, dtype=torch.int64)).shape == (3, 2)
+
+
+def test_an_action_with_too_few_numbers_for_a_product():
+    policy = trpl.Product((trpl.Bernoulli(torch.zeros(2, 3)), trpl.Categorical(torch.zeros(2, 4))))
+    with pytest.raises(ValueError, match="an action has 3 numbers, fewer than the parts need"):
+        trpl.log_prob(policy, torch.zeros(2, 3))
+
+
 def test_density_of_a_beta_at_the_ends_of_its_interval():
     shapes = [(2.0, 1.0), (1.0, 1.0), (2.0, 3.0), (0.5, 2.0)]
     for x in (0.0, 1.0):

@@ -6,7 +6,7 @@ import torch
 
 from frameworks import Torch, policies
 from generators import gentle_pair
-from trpl import DiagGaussian, FullGaussian, frobenius_parts, wasserstein_parts
+from trpl import Categorical, DiagGaussian, FullGaussian, frobenius_parts, kl_parts, wasserstein_parts
 from trpl.engines import torch_engine
 from trpl.gaussians.distances import frobenius_cov, wasserstein_cov
 
@@ -32,3 +32,13 @@ def test_values_are_detached_and_rescaled_whole():
         assert type(other) is type(p)
         assert other.mean is p.mean
         np.testing.assert_array_equal(other.scale.detach(), 3.0 * p.scale.detach())
+
+
+@pytest.mark.parametrize("parts", [kl_parts, wasserstein_parts, frobenius_parts])
+def test_policies_that_have_no_distance_by_parts(parts):
+    """Three dimensions and one would broadcast to a number."""
+    one, three = (DiagGaussian(np.ones((2, dim)), np.ones(dim)) for dim in (1, 3))
+    with pytest.raises(ValueError, match="old policy has 1 action dimensions, new policy has 3"):
+        parts(three, one)
+    with pytest.raises(ValueError, match=r"not of a Categorical; trpl\.kl takes any policy"):
+        parts(Categorical(np.ones((2, 3))), Categorical(np.ones((2, 3))))

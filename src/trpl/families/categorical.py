@@ -135,8 +135,10 @@ class CategoricalFamily(Vectors[Categorical]):
             raise ValueError(f"classes are 0 to {p.dim - 1}; the actions are {seen.min()} to {seen.max()}")
         if seen is not None and seen.dtype.kind == "f" and (seen % 1.0).any():
             raise ValueError(f"classes are whole numbers; an action is {seen[seen % 1.0 > 0.0][0]:g}")
-        batch = tuple(x.shape)
-        logits = e.xp.broadcast_to(p.logits, (*batch, p.dim)) if batch != p.batch_shape else p.logits
+        batch, own = tuple(x.shape), p.batch_shape
+        if len(batch) < len(own) or any([n not in (1, m) for n, m in zip(own[::-1], batch[::-1], strict=False)]):
+            raise ValueError(f"actions of a Categorical are one class per state of {own}; got shape {batch}")
+        logits = e.xp.broadcast_to(p.logits, (*batch, p.dim)) if batch != own else p.logits
         index = e.xp.astype(x, int) if x.dtype != e.xp.int64 else x  # the framework's index dtype
         chosen = e.xp.take_along_axis(logits, index[..., None], axis=-1)[..., 0]
         return chosen - log_sum_exp(e, p.logits)

@@ -10,7 +10,7 @@ from trpl.errors import ConvergenceError
 from trpl.families.checks import check_actions, check_arrays, check_finite, dtype_name
 from trpl.families.protocol import Held, Policy, register
 from trpl.gaussians import density, distances
-from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian
+from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, check_same_dim
 from trpl.implicit import Like, Saved, Solved
 from trpl.natural.gaussian import DiagPath, FullPath
 from trpl.projections.joint_kl import gradient, solution
@@ -32,6 +32,7 @@ class GaussianFamily:
     full: bool
     entropy = staticmethod(density.entropy)
     kl_parts = staticmethod(distances.kl_parts)
+    check_pair = staticmethod(check_same_dim)
 
     @property
     def words(self) -> str:
@@ -70,10 +71,6 @@ class GaussianFamily:
                 f"{name}.{field} must have the mean's batch shape {shape[:-1]}, or none (one covariance for all); "
                 f"got {scale_shape[:-core]}"
             )
-
-    def check_pair(self, name: str, p: Gaussian, q: Gaussian, *, other: str = "old") -> None:
-        if p.dim != q.dim:
-            raise ValueError(f"{other} policy has {q.dim} action dimensions, {name} has {p.dim}")
 
     def admit(self, e: Engine, predicted: Gaussian, old: Gaussian) -> None:
         """Check for finite parameters, positive standard deviations, and lower triangular factors with a positive

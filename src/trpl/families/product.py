@@ -150,6 +150,8 @@ class ProductFamily(Interpolated):
         found: list[Array] = []
         rest = whole = cast("Array", x)
         for family, part in zip(self.families, p.parts, strict=True):
+            if rest.shape[-1] == 0:
+                raise ValueError(f"an action has {whole.shape[-1]} numbers, fewer than the parts need")
             own, rest = family.split_action(part, rest)
             found.append(own)
         if rest.shape[-1] != 0:

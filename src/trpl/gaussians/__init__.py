@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trpl.engines import engine_of
 from trpl.gaussians import density, distances
 from trpl.gaussians.distances import Form
-from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts, check_same_type
+from trpl.gaussians.values import DiagGaussian, FullGaussian, Gaussian, Parts, check_gaussians
 from trpl.types import cast
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def kl_parts(p: Gaussian[A], q: Gaussian[A]) -> Parts[A]:
         mean = ½ (μ_p − μ_q)ᵀ Σ_q⁻¹ (μ_p − μ_q) and cov = ½ (tr Σ_q⁻¹Σ_p − d + log|Σ_q|/|Σ_p|).
 
     Raises:
-        ValueError: If the two are of different types.
+        ValueError: If the two are not Gaussians of one type and dimension.
 
     Examples:
         >>> import numpy as np
@@ -104,7 +104,7 @@ def kl_parts(p: Gaussian[A], q: Gaussian[A]) -> Parts[A]:
         >>> parts.mean, parts.cov.round(4)
         (array([1.5, 1.5]), ...0.9544...)
     """
-    check_same_type(p, q)
+    check_gaussians(p, q)
     return cast("Parts[A]", distances.kl_parts(engine_of(*p, *q), p, q))
 
 
@@ -119,9 +119,9 @@ def kl_cov(p: Gaussian[A], q: Gaussian[A]) -> A:
         One number per state.
 
     Raises:
-        ValueError: If the two are of different types.
+        ValueError: If the two are not Gaussians of one type and dimension.
     """
-    check_same_type(p, q)
+    check_gaussians(p, q)
     return cast("A", distances.kl_cov(engine_of(*p, *q), p, q))
 
 
@@ -139,7 +139,7 @@ def wasserstein_parts(p: Gaussian[A], q: Gaussian[A], *, scaled: bool = True, fo
         The mean part, the squared Mahalanobis distance (|μ_p − μ_q|² unless scaled), and the covariance part.
 
     Raises:
-        ValueError: If the two are of different types.
+        ValueError: If the two are not Gaussians of one type and dimension.
 
     Examples:
         >>> import numpy as np
@@ -147,7 +147,7 @@ def wasserstein_parts(p: Gaussian[A], q: Gaussian[A], *, scaled: bool = True, fo
         >>> wasserstein_parts(DiagGaussian(np.ones(2), np.full(2, 0.5)), DiagGaussian(np.zeros(2), np.ones(2)))
         Parts(mean=...2.0..., cov=...0.5...)
     """
-    check_same_type(p, q)
+    check_gaussians(p, q)
     return cast("Parts[A]", distances.wasserstein_parts(engine_of(*p, *q), p, q, scaled=scaled, form=form))
 
 
@@ -163,7 +163,7 @@ def frobenius_parts(p: Gaussian[A], q: Gaussian[A], *, whitened: bool = False) -
         The squared Mahalanobis distance of the means, and ‖Σ_p − Σ_q‖²_F or ‖L_q⁻¹(Σ_p − Σ_q)L_q⁻ᵀ‖²_F.
 
     Raises:
-        ValueError: If the two are of different types.
+        ValueError: If the two are not Gaussians of one type and dimension.
 
     Examples:
         >>> import numpy as np
@@ -171,5 +171,5 @@ def frobenius_parts(p: Gaussian[A], q: Gaussian[A], *, whitened: bool = False) -
         >>> frobenius_parts(DiagGaussian(np.ones(2), np.full(2, 0.5)), DiagGaussian(np.zeros(2), np.ones(2)))
         Parts(mean=...2.0..., cov=...1.125...)
     """
-    check_same_type(p, q)
+    check_gaussians(p, q)
     return cast("Parts[A]", distances.frobenius_parts(engine_of(*p, *q), p, q, whitened=whitened))

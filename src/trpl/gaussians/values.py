@@ -162,3 +162,35 @@ def check_same_type(p: object, q: object) -> None:
     """
     if type(p) is not type(q):
         raise ValueError(f"the new policy is a {type(p).__name__} and the old one a {type(q).__name__}; use one type")
+
+
+def check_same_dim(name: str, p: Gaussian, q: Gaussian, *, other: str = "old") -> None:
+    """Refuse two Gaussians of different dimensions.
+
+    Args:
+        name: The caller's name for the first one.
+        p: The first Gaussians.
+        q: The other Gaussians.
+        other: The caller's name for these.
+
+    Raises:
+        ValueError: If the dimensions differ.
+    """
+    if p.dim != q.dim:
+        raise ValueError(f"{other} policy has {q.dim} action dimensions, {name} has {p.dim}")
+
+
+def check_gaussians(p: Gaussian, q: Gaussian) -> None:
+    """Refuse two policies that are not Gaussians of one type and dimension.
+
+    Args:
+        p: The new policy.
+        q: The old policy.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    check_same_type(p, q)
+    if not isinstance(p, DiagGaussian | FullGaussian):
+        raise ValueError(f"distances by parts are of Gaussians, not of a {type(p).__name__}; trpl.kl takes any policy")
+    check_same_dim("new policy", p, q)
