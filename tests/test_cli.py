@@ -16,6 +16,7 @@ import pytest
 from gymnasium import spaces
 from rich.console import Console
 
+import trpl
 from trpl import cli
 from trpl.errors import RunError
 from trpl.policies.heads import GaussianHead
@@ -64,6 +65,11 @@ def test_help_lists_the_commands_without_heavy_imports(capsys):
         "import sys, trpl.cli; trpl.cli.main(['--help']); assert not {'jax', 'torch', 'gymnasium'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", heavy], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_python_runs_the_package():
+    done = subprocess.run([sys.executable, "-m", "trpl", "--version"], check=True, capture_output=True, text=True)
+    assert done.stdout == f"{trpl.__version__}\n"
 
 
 def test_help_in_a_locale_without_its_letters(monkeypatch):

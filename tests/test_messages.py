@@ -12,7 +12,7 @@ import pytest
 
 from trpl import cli
 from trpl.errors import MissingExtraError
-from trpl.messages import EXTRAS, decimals, missing_extra, needs
+from trpl.messages import EXTRAS, decimals, describe, missing_extra, needs
 from trpl.methods.registry import settings
 from trpl.settings.foreign import SETTINGS, WORDS, suggestion
 from trpl.sweeps.sweep import SweepResult
@@ -176,6 +176,14 @@ def test_sweeps_and_tuning_say_which_signal_stopped_them(monkeypatch, tmp_path, 
     monkeypatch.setattr(session, "tune", lambda *_, **__: session.TuneResult({}, None, None, (), signal=number))
     assert cli.main(["tune", "kl", "Hopper-v4", "--trials", "1", "--out", str(tmp_path)]) == code
     assert capsys.readouterr().out.count("the same command continues") == 2
+
+
+@pytest.mark.parametrize("path", ["file", "file/inside"])
+def test_a_file_where_a_folder_is_needed_is_called_that(path, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError) as raised:  # noqa: PT011
+        (tmp_path / path).mkdir(parents=True, exist_ok=True)
+    assert describe(raised.value) == f"{tmp_path / path}: it is a file, or in one, where a folder is needed"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

@@ -68,7 +68,11 @@ def os_problem(error: OSError) -> str:
     Returns:
         A few words.
     """
-    return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full"
+    if isinstance(error, FileExistsError | NotADirectoryError):  # of `mkdir`
+        return "it is a file, or in one, where a folder is needed"
+    return error.strerror or str(error)
 
 
 EXTRAS = {  # package → the extra that installs it
