@@ -181,7 +181,7 @@ def test_sweeps_and_tuning_say_which_signal_stopped_them(monkeypatch, tmp_path, 
 @pytest.mark.parametrize("path", ["file", "file/inside"])
 def test_a_file_where_a_folder_is_needed_is_called_that(path, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError) as raised:  # noqa: PT011
+    with pytest.raises(OSError) as raised:
         (tmp_path / path).mkdir(parents=True, exist_ok=True)
     assert describe(raised.value) == f"{tmp_path / path}: it is a file, or in one, where a folder is needed"
 
